@@ -1,0 +1,56 @@
+# Every target makes .venv by itself. PYTHON picks the interpreter (3.11 to 3.13).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export ORT_DISABLE_TELEMETRY := 1
+export DO_NOT_TRACK := 1
+
+.PHONY: study test check docs bench install lock clean
+
+# A stamp per lock: an unchanged lock installs nothing.
+$(VENV)/.run: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; v=sys.version_info; sys.exit(0 if (3,11)<=v<(3,14) else f"Python 3.11 to 3.13 is needed, this is {v[0]}.{v[1]}: run make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.lock $(VENV)/.run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.lock
+	@touch $@
+
+install: $(VENV)/.run
+
+# The whole journey on a real OCR service and real traffic; the last line is the report's path.
+study: $(VENV)/.run
+	$(BIN)/loadslice study examples/ocr --out out/study
+
+# Two passes: kernels interpreted (every branch visible to coverage), then compiled (what users run).
+test: $(VENV)/.dev
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m coverage run -m pytest -q -p no:cacheprovider src/loadslice/policy src/loadslice/sim src/loadslice/spec tests/same_core
+	$(BIN)/python -m coverage report --skip-covered --include='src/loadslice/policy/*,src/loadslice/sim/*,src/loadslice/spec/*'
+	$(BIN)/python -m pytest -n 2
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/mypy
+	$(BIN)/codespell src docs examples tests benchmarks README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md
+	$(MAKE) docs
+
+docs: $(VENV)/.dev
+	$(BIN)/sphinx-build -W -n -q -b html docs docs/_build/html
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks
+
+# Versions and hashes only: no index address may enter a lock.
+lock:
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header -q \
+	  --extra onnxruntime --extra openvino --extra example --group build -o requirements.lock
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header -q \
+	  --extra onnxruntime --extra openvino --extra example --group build --group test --group gate --group docs -c requirements.lock -o requirements-dev.lock
+
+clean:
+	rm -rf $(VENV) out docs/_build

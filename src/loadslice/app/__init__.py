@@ -1,0 +1,1 @@
+"""Command line and wiring; no logic of its own."""

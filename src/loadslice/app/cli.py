@@ -1,0 +1,79 @@
+"""The command line. Each command lives in `app/commands/` and is imported only when it is called."""
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+import loadslice
+from loadslice.spec.errors import InputError
+
+COMMANDS = {
+    "portrait": "What does my load look like?",
+    "inspect": "What does my model ask of hardware?",
+    "devices": "Which devices are there, here and in the catalogue?",
+    "profile": "How long does each stage take on each engine?",
+    "simulate": "How would this fleet have served the recorded traffic?",
+    "serve": "Run a pipeline.",
+    "replay": "Drive recorded traffic at a server.",
+    "study": "The whole journey on one folder, ending in a report.",
+    "trace": "Import, describe, sample and synthesise request traces.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when it is asked for, so that `--help` starts at once."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Commands in the order of the journey."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"loadslice.app.commands.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(loadslice.__version__, prog_name="loadslice")
+def root() -> None:
+    """Look at the load, squeeze the software, then slice the work across CPU, GPU and NPU.
+
+    Start with `loadslice study examples/ocr`, or `loadslice trace import` on a log of your own.
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; exit 0 done, 2 bad input, 3 negative verdict, 130 interrupted."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    try:
+        result: Any = root.main(args=arguments, prog_name="loadslice", standalone_mode=False)
+    except InputError as error:
+        click.echo(f"loadslice: {error}", err=True)
+        return 2
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("loadslice: interrupted", err=True)
+        return 130
+    except BrokenPipeError:
+        # The reader of our stdout has gone (`| head`); Python would complain again while flushing at exit.
+        sys.stderr.close()
+        return 0
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,54 @@
+"""What every command says and how: one JSON document, or text for a person; progress on stderr."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from loadslice.spec.files import encode_json, write_bytes
+
+T = TypeVar("T")
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+out_option = click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), default=None, help="Folder to keep files in."
+)
+seed_option = click.option(
+    "--seed", type=int, default=0, show_default=True, help="Start of every random draw."
+)
+
+
+def emit(document: Any, *, as_json: bool, text: Callable[[], Iterable[str]]) -> None:
+    """Print a result once: as JSON, or as the lines ``text`` gives."""
+    if as_json:
+        sys.stdout.write(encode_json(document).decode())
+        return
+    for line in text():
+        click.echo(line)
+
+
+def keep(document: Any, folder: Path | None, name: str) -> Path | None:
+    """Write a document as ``folder/name`` when a folder was asked for."""
+    if folder is None:
+        return None
+    path = folder / name
+    write_bytes(path, encode_json(document))
+    return path
+
+
+def say(text: str) -> None:
+    """Tell the user what is going on, on stderr."""
+    click.echo(text, err=True)
+
+
+@contextmanager
+def progress(label: str, items: Iterable[T], length: int | None = None) -> Iterator[Iterable[T]]:
+    """A progress bar on stderr when that is a terminal, otherwise nothing."""
+    if sys.stderr.isatty():
+        with click.progressbar(items, length=length, label=label, file=sys.stderr) as bar:
+            yield bar
+    else:
+        yield items

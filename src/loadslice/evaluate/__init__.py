@@ -1,0 +1,1 @@
+"""Drives load over the wire, measures, compares with the simulator, writes the report."""

@@ -1,0 +1,1 @@
+"""Opens ONNX models: operators, work, bytes, memory."""

@@ -1,0 +1,1 @@
+"""Fleet and placement search with the simulator as the judge."""

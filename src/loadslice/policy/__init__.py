@@ -1,0 +1,1 @@
+"""The decisions. No clock, no I/O, no draws: time and drawn numbers are arguments."""

@@ -1,0 +1,1 @@
+"""A live shell around the policy core: front, workers, journal."""

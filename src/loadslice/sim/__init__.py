@@ -1,0 +1,1 @@
+"""A virtual-time shell around the policy core."""

@@ -1,0 +1,1 @@
+"""What we say: frozen value types with units, and the files we read and write."""

@@ -1,0 +1,231 @@
+"""Reading and writing files so that nothing is ever left half-written, and bad input is one readable line."""
+
+import contextlib
+import errno
+import hashlib
+import os
+import platform
+import tempfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from loadslice.spec.errors import InputError
+
+T = TypeVar("T")
+
+TEXT_BYTES_MAX = 64 * 1024 * 1024
+"""No YAML or JSON document of ours comes near this; a larger one is refused before it is read."""
+
+
+def reason(error: OSError) -> str:
+    """The operating system's own words for an error, without the path twice."""
+    if error.errno == errno.ENOSPC:
+        return "the disk is full"
+    return (error.strerror or str(error)).lower()
+
+
+def read_bytes(path: Path, *, max_bytes: int = TEXT_BYTES_MAX) -> bytes:
+    """Read a whole small file.
+
+    Raises:
+        InputError: The file is absent, unreadable or larger than ``max_bytes``.
+    """
+    try:
+        size = path.stat().st_size
+        if size > max_bytes:
+            raise InputError(f"{path}: {size} bytes is more than the {max_bytes} allowed here.")
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read, {reason(error)}.") from error
+
+
+def decode_yaml(path: Path, kind: type[T]) -> T:
+    """Read a YAML file of one spec type; an unknown or wrong key is refused with its path.
+
+    Raises:
+        InputError: Unreadable, not UTF-8, not YAML, or not of this type.
+    """
+    raw = read_bytes(path)
+    try:
+        return msgspec.yaml.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {_with_plain_path(str(error))}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not valid YAML: {error}") from error
+    except RecursionError as error:
+        raise InputError(f"{path}: nested too deeply.") from error
+
+
+def decode_json(path: Path, kind: type[T]) -> T:
+    """Read a JSON file of one spec type.
+
+    Raises:
+        InputError: Unreadable, not JSON, or not of this type.
+    """
+    raw = read_bytes(path)
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {_with_plain_path(str(error))}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: not valid JSON: {error}") from error
+
+
+def _with_plain_path(text: str) -> str:
+    """Turn msgspec's ``... - at `$.stages[0].name``` into ``stages[0].name: ...``."""
+    message, marker, place = text.partition(" - at `$")
+    if not marker:
+        return text
+    place = place.rstrip("`").lstrip(".")
+    return f"{place}: {message}" if place else message
+
+
+def encode_json(document: Any) -> bytes:
+    """One JSON document, two-space indented; NaN and infinity become null, as "unknown" must."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside ``path`` and rename it over ``path`` when the block ends well.
+
+    Raises:
+        InputError: The folder cannot be written to or the disk is full; nothing is left behind.
+    """
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be written, {reason(error)}. Choose another place with --out."
+        ) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, as hexadecimal."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read, {reason(error)}.") from error
+    return digest.hexdigest()
+
+
+class Stamp(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a file came from: enough to make it again."""
+
+    schema: str
+    """Name and version of the document's type, for instance ``latency/1``."""
+    loadslice: str
+    inputs: dict[str, str] = {}
+    """Name of each input and the SHA-256 of its bytes."""
+    seed: int | None = None
+    tools: dict[str, str] = {}
+    """Package versions that shaped the result."""
+    machine: dict[str, str | int] = {}
+
+
+def stamp(
+    schema: str,
+    *,
+    inputs: dict[str, Path] | None = None,
+    seed: int | None = None,
+    tools: tuple[str, ...] = (),
+) -> Stamp:
+    """Stamp a document with the hashes of its inputs and the versions that made it.
+
+    Args:
+        schema: ``name/version``.
+        inputs: Name -> file; each is hashed.
+        seed: What random draws started from, if any were made.
+        tools: Installed distributions to name; an absent one is left out.
+    """
+    versions = {}
+    for tool in tools:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[tool] = metadata.version(tool)
+    return Stamp(
+        schema=schema,
+        loadslice=metadata.version("loadslice"),
+        inputs={name: sha256_file(path) for name, path in (inputs or {}).items()},
+        seed=seed,
+        tools=versions,
+        machine={
+            "cpu": cpu_model(),
+            "cpus": len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else (os.cpu_count() or 1),
+            "system": f"{platform.system()} {platform.release()}",
+            "python": platform.python_version(),
+        },
+    )
+
+
+def cpu_model() -> str:
+    """The processor's name as the operating system gives it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def resolve_model(reference: str, folder: Path) -> Path:
+    """The file a ``model:`` entry names.
+
+    Args:
+        reference: A path relative to ``folder``, or ``package:NAME/PATH`` for a file inside an installed package.
+        folder: The folder of the file that holds the reference.
+
+    Raises:
+        InputError: No such file or package, or a path that leaves the package.
+    """
+    if not reference.startswith("package:"):
+        path = (folder / reference).resolve()
+    else:
+        path = _package_file(reference.removeprefix("package:"), reference)
+    if not path.is_file():
+        raise InputError(f"model '{reference}': no such file ({path}).")
+    return path
+
+
+def _package_file(inside: str, reference: str) -> Path:
+    from importlib.util import find_spec
+
+    package, _, relative = inside.partition("/")
+    try:
+        found = find_spec(package)
+    except (ImportError, ValueError):
+        found = None
+    if found is None or not found.submodule_search_locations:
+        raise InputError(
+            f"model '{reference}': package '{package}' is not installed. Run `pip install {package.replace('_', '-')}`."
+        )
+    root = Path(next(iter(found.submodule_search_locations))).resolve()
+    path = (root / relative).resolve()
+    if not path.is_relative_to(root):
+        raise InputError(f"model '{reference}': the path leaves package '{package}'.")
+    return path

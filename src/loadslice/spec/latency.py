@@ -1,0 +1,100 @@
+"""The latency table: how long each stage takes on each engine, and how that is known."""
+
+import math
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from loadslice.spec.errors import InputError
+from loadslice.spec.files import Stamp, decode_json
+
+Basis = Literal["measured", "modelled", "emulated"]
+
+
+class Milliseconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A service-time distribution: percentiles, a mean with a family, or samples."""
+
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    mean: float | None = None
+    family: Literal["constant", "exponential", "lognormal"] | None = None
+    cv: float | None = None
+    """Coefficient of variation of a lognormal."""
+    samples: list[float] | None = None
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Service time of one variant on one engine, for one batch and one shape."""
+
+    variant: str
+    engine: str
+    batch: int
+    """Rows in the batch."""
+    shape: list[int] | None = None
+    """Input shape without the row dimension; ``None``: any."""
+    latency_ms: Milliseconds
+    contended_ms: Milliseconds | None = None
+    """The same while every other engine slot of the machine was busy; ``None``: not measured."""
+    energy_j: float | None = None
+    n: int | None = None
+    basis: Basis
+    source: str | None = None
+
+
+class StageWork(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What one example input asks of one stage."""
+
+    stage: str
+    items: int
+    shape: list[int] | None = None
+
+
+class InputWork(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What one example input asks of every stage; traces name inputs by ``input``."""
+
+    input: str
+    stages: list[StageWork]
+
+
+class LatencyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A profile file."""
+
+    entries: list[Entry]
+    inputs: list[InputWork] = []
+    overhead_ms: Milliseconds | None = None
+    """Time a request spends outside queues and engines (front, hand-over), measured; ``None``: taken as 0."""
+    pipeline: str | None = None
+    stamp: Stamp | None = None
+
+
+def load(path: Path) -> LatencyTable:
+    """Read and check a latency table.
+
+    Raises:
+        InputError: A time that is negative, NaN or missing, a batch below 1, or percentiles out of order.
+    """
+    table = decode_json(path, LatencyTable)
+    for index, entry in enumerate(table.entries):
+        place = f"{path}: entries[{index}] ({entry.variant} on {entry.engine}, batch {entry.batch})"
+        if entry.batch < 1:
+            raise InputError(f"{place}: batch must be at least 1.")
+        _check(entry.latency_ms, f"{place}.latency_ms")
+        if entry.contended_ms is not None:
+            _check(entry.contended_ms, f"{place}.contended_ms")
+    if not table.entries:
+        raise InputError(f"{path}: entries: empty. Run `loadslice profile PIPELINE` to measure some.")
+    return table
+
+
+def _check(times: Milliseconds, place: str) -> None:
+    stated = [value for value in (times.p50, times.p90, times.p99, times.mean, times.cv) if value is not None]
+    stated += times.samples or []
+    if any(not math.isfinite(value) or value < 0 for value in stated):
+        raise InputError(f"{place}: times must be finite and not negative.")
+    if times.samples is None and times.p50 is None and times.mean is None:
+        raise InputError(f"{place}: give p50 (p90, p99), mean with a family, or samples.")
+    ordered = [value for value in (times.p50, times.p90, times.p99) if value is not None]
+    if ordered != sorted(ordered):
+        raise InputError(f"{place}: percentiles must not fall ({', '.join(map(str, ordered))}).")

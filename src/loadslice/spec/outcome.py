@@ -1,0 +1,43 @@
+"""The six ways a request ends, and the rows a journal keeps."""
+
+from enum import IntEnum
+
+
+class Outcome(IntEnum):
+    """How a request ended. Exactly one per request, delivered once."""
+
+    NONE = 0
+    """Not yet ended."""
+    COMPLETED = 1
+    FAILED = 2
+    REJECTED = 3
+    SHED = 4
+    EXPIRED = 5
+    CANCELLED = 6
+
+
+OUTCOMES = tuple(outcome.name.lower() for outcome in Outcome if outcome is not Outcome.NONE)
+"""Names in code order, as they stand in JSON."""
+
+
+class Reason(IntEnum):
+    """Why a request ended the way it did, or why it was placed where it was."""
+
+    NONE = 0
+    PREFERRED = 1
+    FAILOVER = 2
+    QUEUE_FULL = 3
+    TABLE_FULL = 4
+    DISPLACED = 5
+    HOPELESS = 6
+    DEADLINE = 7
+    STAGE_TIMEOUT = 8
+    INELIGIBLE = 9
+    ENGINE_FAILED = 10
+    STAGE_FAILED = 11
+    CLIENT_GONE = 12
+    DRAINING = 13
+    ENGINE_DOWN = 14
+
+
+REASONS = tuple(reason.name.lower() for reason in Reason)

@@ -1,0 +1,306 @@
+"""The pipeline file: engines, stages and every policy number.
+
+Rules of this file: an unknown key is refused with its path; a name that points nowhere is refused with the names that
+exist; what is not implemented is not a key. `load` returns a pipeline that the lowering can trust.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from loadslice.spec.errors import InputError
+from loadslice.spec.files import decode_yaml
+
+CLASSES = ("critical_plus", "critical", "sheddable_plus", "sheddable")
+"""Priority classes, highest first; their index is the class number everywhere."""
+
+PRECISIONS = ("int4", "int8", "bf16", "fp16", "fp32")
+"""Lowest first: a request's floor admits this precision and everything after it."""
+
+ClassName = Literal["critical_plus", "critical", "sheddable_plus", "sheddable"]
+Precision = Literal["int4", "int8", "bf16", "fp16", "fp32"]
+
+
+class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Bounds of one engine's queue."""
+
+    limit: int = 64
+    """Requests that may wait, over all classes; 0 admits none that cannot start at once."""
+    overflow_at: int | None = None
+    """An arrival that finds this many waiting is overflow; ``None``: never."""
+    wait_limit_ms: float | None = None
+    """An arrival whose expected wait is longer is overflow; ``None``: never."""
+
+
+class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One engine: a device or a part of one, with the runtime that drives it."""
+
+    backend: str
+    device: str | None = None
+    threads: int = 1
+    max_inflight: int = 1
+    """Batches that may run at the same time; hard."""
+    queue: Queue = Queue()
+    precision: Precision = "fp32"
+    options: dict[str, str | int | float | bool] = {}
+    """Passed to the runtime as they are."""
+    active_w: float | None = None
+    """Power while a batch runs, watts; ``None``: energy is unknown."""
+    idle_w: float | None = None
+
+
+class Accept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What one engine takes at one stage."""
+
+    shape: list[int] | None = None
+    """Static input shape with the row dimension first; ``None``: any."""
+    precision: Precision | None = None
+    """Precision this engine computes the stage at; ``None``: the engine's own."""
+    max_items: int | None = None
+
+
+class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When a batch is closed on one engine."""
+
+    size: int = 1
+    """Rows at most. A single request of more rows runs alone."""
+    window_ms: float = 0.0
+    """How long the oldest may wait for company while the engine is free."""
+
+
+class Failover(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where overflow of a stage's preferred engine goes."""
+
+    to: str
+    share: float = 1.0
+    """Exact share of overflow that is sent, by error diffusion."""
+    classes: list[ClassName] | None = None
+    """Classes that may fail over; ``None``: all."""
+
+
+class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Predicates of one rule; all that are given must hold."""
+
+    items: str | None = None
+    """``'>8'``, ``'>=8'``, ``'<8'``, ``'<=8'`` or ``'8'``."""
+    tokens_in: str | None = None
+    class_: ClassName | None = msgspec.field(name="class", default=None)
+    source: str | None = None
+    bucket: int | None = None
+    """Index into the stage's ``buckets``."""
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The first rule whose predicates hold names the preferred engine."""
+
+    when: When
+    to: str
+
+
+class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One step of the pipeline: a model, or a Python function."""
+
+    name: str
+    python: str | None = None
+    """``module:function``; the module is found beside the pipeline file."""
+    model: str | None = None
+    """A path relative to this file, or ``package:NAME/PATH``."""
+    variant: str | None = None
+    """A variant id of a latency table; enough to simulate, not to serve."""
+    engine: str | None = None
+    engines: list[str] | None = None
+    """Preference order."""
+    prefer: Literal["static", "fastest", "rules"] = "static"
+    rules: list[Rule] = []
+    accept: dict[str, Accept] = {}
+    buckets: list[list[int]] = []
+    """Input shapes without the row dimension, ascending; inputs are padded with zeros to the first that fits."""
+    batch: dict[str, Batch] = {}
+    timeout_ms: float | None = None
+    """Longest queueing plus service at this stage."""
+    failover: Failover | None = None
+    after: str | None = None
+    """The stage before this one; default: the one above."""
+
+    @property
+    def engine_names(self) -> list[str]:
+        """Engines of this stage in preference order."""
+        return self.engines if self.engines is not None else [self.engine] if self.engine is not None else []
+
+    @property
+    def variant_id(self) -> str:
+        """The name this stage's work has in a latency table."""
+        return self.variant or self.name
+
+
+class ClassLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Per-class numbers."""
+
+    deadline_ms: float | None = None
+    """Deadline of a request that states none."""
+
+
+class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A whole pipeline file."""
+
+    version: Literal[1]
+    pipeline: str
+    engines: dict[str, Engine]
+    stages: list[Stage]
+    classes: dict[ClassName, ClassLimits] = {}
+    inputs: str | None = None
+    """``module:function`` giving example inputs, for profiling and replay."""
+    max_requests: int = 1024
+    """Requests in the system at once; the next is rejected."""
+    deadline_ms: float | None = None
+    """Deadline of a request that states none and whose class has none."""
+
+
+def load(path: Path) -> Pipeline:
+    """Read and check a pipeline file.
+
+    Raises:
+        InputError: One line naming the key, the value and what would be right.
+    """
+    return check(decode_yaml(path, Pipeline), str(path))
+
+
+def check(pipeline: Pipeline, path: str) -> Pipeline:
+    """Refuse what types cannot: dangling names, cycles, numbers out of range. Returns stages in execution order.
+
+    Raises:
+        InputError: The first fault found.
+    """
+    if not pipeline.engines:
+        raise InputError(f"{path}: engines: at least one is needed.")
+    if not pipeline.stages:
+        raise InputError(f"{path}: stages: at least one is needed.")
+    for limit, value in (("max_requests", pipeline.max_requests),):
+        if not 1 <= value <= 1_000_000:
+            raise InputError(f"{path}: {limit}: {value} is not between 1 and 1000000.")
+    for name, engine in pipeline.engines.items():
+        _check_engine(engine, f"{path}: engines.{name}")
+    names = [stage.name for stage in pipeline.stages]
+    for index, stage in enumerate(pipeline.stages):
+        place = f"{path}: stages[{index}]"
+        if names.index(stage.name) != index:
+            raise InputError(f"{place}.name: '{stage.name}' is already stage {names.index(stage.name)}.")
+        _check_stage(stage, pipeline.engines, place)
+    return msgspec.structs.replace(pipeline, stages=_in_order(pipeline.stages, path))
+
+
+def _check_engine(engine: Engine, place: str) -> None:
+    queue = engine.queue
+    for key, value, low, high in (
+        ("threads", engine.threads, 1, 4096),
+        ("max_inflight", engine.max_inflight, 1, 256),
+        ("queue.limit", queue.limit, 0, 1_000_000),
+        ("queue.overflow_at", queue.overflow_at, 0, 1_000_000),
+        ("queue.wait_limit_ms", queue.wait_limit_ms, 0, 86_400_000),
+        ("active_w", engine.active_w, 0, 1_000_000),
+        ("idle_w", engine.idle_w, 0, 1_000_000),
+    ):
+        if value is not None and not low <= value <= high:
+            raise InputError(f"{place}.{key}: {value} is not between {low} and {high}.")
+
+
+def _check_stage(stage: Stage, engines: dict[str, Engine], place: str) -> None:
+    kinds = [key for key in ("python", "model", "variant") if getattr(stage, key) is not None]
+    if not stage.name or any(character in stage.name for character in "/\\ \t\n"):
+        raise InputError(f"{place}.name: '{stage.name}' must be one word without slashes.")
+    if len(kinds) == 0 or ("python" in kinds and len(kinds) > 1):
+        raise InputError(f"{place}: give one of python, model or variant (a model may name its variant too).")
+    if stage.engine is not None and stage.engines is not None:
+        raise InputError(f"{place}: give engine or engines, not both.")
+    if not stage.engine_names:
+        raise InputError(f"{place}.engines: at least one of {', '.join(engines)}.")
+
+    def known(key: str, name: str, among: list[str]) -> None:
+        if name not in among:
+            raise InputError(f"{place}.{key}: '{name}' is not an engine here ({', '.join(among)}).")
+
+    for engine_name in stage.engine_names:
+        known("engines", engine_name, list(engines))
+    if len(set(stage.engine_names)) != len(stage.engine_names):
+        raise InputError(f"{place}.engines: an engine is named twice.")
+    for key, mapping in (("accept", stage.accept), ("batch", stage.batch)):
+        for engine_name in mapping:
+            known(f"{key}.{engine_name}", engine_name, stage.engine_names)
+    for number, rule in enumerate(stage.rules):
+        known(f"rules[{number}].to", rule.to, stage.engine_names)
+        for key, text in (("items", rule.when.items), ("tokens_in", rule.when.tokens_in)):
+            if text is not None:
+                bounds(text, f"{place}.rules[{number}].when.{key}")
+    if bool(stage.rules) != (stage.prefer == "rules"):
+        raise InputError(f"{place}.prefer: 'rules' and a list of rules go together.")
+    for engine_name, batch in stage.batch.items():
+        if not 1 <= batch.size <= 65_536 or not 0 <= batch.window_ms <= 60_000:
+            raise InputError(
+                f"{place}.batch.{engine_name}: size 1 to 65536 and window_ms 0 to 60000, not {batch.size}, {batch.window_ms}."
+            )
+    if stage.timeout_ms is not None and not 0 < stage.timeout_ms <= 86_400_000:
+        raise InputError(f"{place}.timeout_ms: {stage.timeout_ms} is not between 0 and 86400000.")
+    if stage.failover is not None:
+        known("failover.to", stage.failover.to, stage.engine_names)
+        if stage.failover.to == stage.engine_names[0]:
+            raise InputError(
+                f"{place}.failover.to: '{stage.failover.to}' is the preferred engine itself, a cycle."
+            )
+        if not 0 <= stage.failover.share <= 1:
+            raise InputError(f"{place}.failover.share: {stage.failover.share} is not between 0 and 1.")
+    for number, bucket in enumerate(stage.buckets):
+        if not bucket or any(side < 1 for side in bucket) or len(bucket) != len(stage.buckets[0]):
+            raise InputError(
+                f"{place}.buckets[{number}]: {bucket} is not a shape like the others (no row dimension, sides of at least 1)."
+            )
+
+
+def _in_order(stages: list[Stage], path: str) -> list[Stage]:
+    """Follow ``after`` from the first stage to the last; a chain is the only shape served."""
+    before = {
+        stage.name: stage.after or (stages[index - 1].name if index else None)
+        for index, stage in enumerate(stages)
+    }
+    for name, previous in before.items():
+        if previous is not None and previous not in before:
+            raise InputError(
+                f"{path}: stages '{name}'.after: '{previous}' is not a stage ({', '.join(before)})."
+            )
+    following = {previous: name for name, previous in before.items()}
+    by_name = {stage.name: stage for stage in stages}
+    ordered: list[Stage] = []
+    name = following.get(None)
+    while name is not None and len(ordered) <= len(stages):
+        ordered.append(by_name[name])
+        name = following.get(name)
+    if len(ordered) != len(stages):
+        left = sorted(set(before) - {stage.name for stage in ordered})
+        raise InputError(
+            f"{path}: stages {', '.join(left)}: `after` makes a cycle or a fork; stages must form one chain."
+        )
+    return ordered
+
+
+def bounds(text: str, place: str) -> tuple[int, int]:
+    """Inclusive integer bounds of a predicate such as ``'>8'``.
+
+    Raises:
+        InputError: Not a comparison with a whole number.
+    """
+    top = 2**62
+    for sign, low, high in (
+        (">=", 0, None),
+        ("<=", None, 0),
+        (">", 1, None),
+        ("<", None, -1),
+        ("=", 0, 0),
+        ("", 0, 0),
+    ):
+        if text.startswith(sign):
+            digits = text.removeprefix(sign).strip()
+            if not digits.isdigit():
+                break
+            value = int(digits)
+            return (0 if low is None else value + low, top if high is None else value + high)
+    raise InputError(f"{place}: '{text}' is not like '>8', '>=8', '<8', '<=8' or '8'.")

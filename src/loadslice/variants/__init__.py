@@ -1,0 +1,1 @@
+"""Builds a model for a backend and proves it still answers right."""

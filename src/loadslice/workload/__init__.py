@@ -1,0 +1,1 @@
+"""Reads request traces, measures the portrait, samples and synthesises traces."""
