@@ -43,9 +43,7 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(
-    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
-)
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(loadslice.__version__, prog_name="loadslice")
 def root() -> None:
     """Look at the load, squeeze the software, then slice the work across CPU, GPU and NPU.

@@ -16,9 +16,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 out_option = click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default=None, help="Folder to keep files in."
 )
-seed_option = click.option(
-    "--seed", type=int, default=0, show_default=True, help="Start of every random draw."
-)
+seed_option = click.option("--seed", type=int, default=0, show_default=True, help="Start of every random draw.")
 
 
 def emit(document: Any, *, as_json: bool, text: Callable[[], Iterable[str]]) -> None:

@@ -108,9 +108,7 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.chmod(0o666 & ~umask)
         temporary.replace(path)
     except OSError as error:
-        raise InputError(
-            f"{path}: cannot be written, {reason(error)}. Choose another place with --out."
-        ) from error
+        raise InputError(f"{path}: cannot be written, {reason(error)}. Choose another place with --out.") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
@@ -175,9 +173,7 @@ def stamp(
         tools=versions,
         machine={
             "cpu": cpu_model(),
-            "cpus": len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else (os.cpu_count() or 1),
+            "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1),
             "system": f"{platform.system()} {platform.release()}",
             "python": platform.python_version(),
         },

@@ -244,9 +244,7 @@ def _check_stage(stage: Stage, engines: dict[str, Engine], place: str) -> None:
     if stage.failover is not None:
         known("failover.to", stage.failover.to, stage.engine_names)
         if stage.failover.to == stage.engine_names[0]:
-            raise InputError(
-                f"{place}.failover.to: '{stage.failover.to}' is the preferred engine itself, a cycle."
-            )
+            raise InputError(f"{place}.failover.to: '{stage.failover.to}' is the preferred engine itself, a cycle.")
         if not 0 <= stage.failover.share <= 1:
             raise InputError(f"{place}.failover.share: {stage.failover.share} is not between 0 and 1.")
     for number, bucket in enumerate(stage.buckets):
@@ -259,14 +257,11 @@ def _check_stage(stage: Stage, engines: dict[str, Engine], place: str) -> None:
 def _in_order(stages: list[Stage], path: str) -> list[Stage]:
     """Follow ``after`` from the first stage to the last; a chain is the only shape served."""
     before = {
-        stage.name: stage.after or (stages[index - 1].name if index else None)
-        for index, stage in enumerate(stages)
+        stage.name: stage.after or (stages[index - 1].name if index else None) for index, stage in enumerate(stages)
     }
     for name, previous in before.items():
         if previous is not None and previous not in before:
-            raise InputError(
-                f"{path}: stages '{name}'.after: '{previous}' is not a stage ({', '.join(before)})."
-            )
+            raise InputError(f"{path}: stages '{name}'.after: '{previous}' is not a stage ({', '.join(before)}).")
     following = {previous: name for name, previous in before.items()}
     by_name = {stage.name: stage for stage in stages}
     ordered: list[Stage] = []
