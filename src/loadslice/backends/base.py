@@ -1,0 +1,132 @@
+"""What every runtime must do for us. A backend loads models; a session runs one model on one engine.
+
+What holds for every session (`backends/checks.py` proves it): feeds are never changed; equal feeds give equal outputs;
+``max_inflight`` callers may run at once, each with a slot of its own, and get what a lone caller gets; outputs belong
+to the caller and no later run writes over them; a feed with a wrong name, type or shape is refused by name.
+"""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from loadslice.spec.errors import InputError, MissingExtraError
+from loadslice.spec.pipeline import Engine
+from loadslice.spec.work import StageInputError, Tensor
+
+PYTHON = "python"
+"""The backend of engines that run Python stages; it loads no model."""
+
+_MODULES = {"onnxruntime": "loadslice.backends.onnxruntime", "openvino": "loadslice.backends.openvino"}
+
+BACKENDS = (*_MODULES, PYTHON)
+"""What ``engines.NAME.backend`` may say."""
+
+
+class EngineError(Exception):
+    """A runtime failed while it ran a batch: the engine's fault, not the request's."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One input or output of a model."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | None, ...]
+    """``None``: any length."""
+
+
+class Session(Protocol):
+    """One model, loaded on one engine."""
+
+    @property
+    def inputs(self) -> list[TensorInfo]:
+        """In the model's order."""
+
+    @property
+    def outputs(self) -> list[TensorInfo]:
+        """In the model's order."""
+
+    def run(self, feeds: Mapping[str, Tensor], slot: int = 0) -> dict[str, Tensor]:
+        """Run one batch; blocks, with the GIL released while the runtime computes.
+
+        Args:
+            feeds: Input name -> rows; not changed.
+            slot: 0 to ``max_inflight - 1``; no two calls may share a slot at the same time.
+
+        Returns:
+            Output name -> rows, owned by the caller.
+
+        Raises:
+            StageInputError: A feed has the wrong name, type or shape.
+            EngineError: The runtime failed.
+        """
+
+    def describe(self) -> dict[str, str | int]:
+        """Runtime and version, the device really used, threads, precision."""
+
+    def close(self) -> None:
+        """Free the model. No run may follow."""
+
+
+class Backend(Protocol):
+    """One runtime."""
+
+    def load(self, model: Path, engine: Engine) -> Session:
+        """Load a model for ``engine.max_inflight`` concurrent callers of ``engine.threads`` threads each.
+
+        Raises:
+            InputError: Not a model, or the runtime has no such device here. Never another device instead.
+        """
+
+
+def open_backend(name: str) -> Backend:
+    """Import a runtime.
+
+    Raises:
+        InputError: No such backend, or it loads no models (``python``).
+        MissingExtraError: The runtime is not installed.
+    """
+    if name == PYTHON:
+        raise InputError(f"backend '{PYTHON}' runs Python stages only; give the stage `python: module:function`.")
+    if name not in _MODULES:
+        raise InputError(f"backend '{name}' is not known (there are {', '.join(BACKENDS)}).")
+    try:
+        module = importlib.import_module(_MODULES[name])
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith(name):
+            raise
+        raise MissingExtraError(name, f"backend '{name}'") from error
+    return cast(Backend, module.BACKEND)
+
+
+def check_feeds(inputs: list[TensorInfo], feeds: Mapping[str, Tensor]) -> None:
+    """Refuse feeds that a model cannot take.
+
+    Raises:
+        StageInputError: Names the input, what it is and what it must be.
+    """
+    known = {info.name: info for info in inputs}
+    for name in feeds:
+        if name not in known:
+            raise StageInputError(f"input '{name}' is not one of this model's ({', '.join(known)}).")
+    for info in inputs:
+        tensor = feeds.get(info.name)
+        if tensor is None:
+            raise StageInputError(f"input '{info.name}' is missing.")
+        if tensor.dtype != info.dtype:
+            raise StageInputError(f"input '{info.name}' is {tensor.dtype}, it must be {info.dtype}.")
+        if not _fits(tensor.shape, info.shape):
+            wanted = "x".join("?" if side is None else str(side) for side in info.shape)
+            given = "x".join(map(str, tensor.shape))
+            raise StageInputError(f"input '{info.name}' has shape {given}, it must be {wanted}.")
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(wanted) and all(
+        want is None or side == want for side, want in zip(shape, wanted, strict=True)
+    )
