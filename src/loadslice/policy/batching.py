@@ -1,0 +1,154 @@
+"""When a batch is closed and who is in it.
+
+A lane is ready when its rows fill a batch, or its oldest has waited ``min(window, slack)``, where slack is what its
+expiry leaves after the expected service. Lanes are asked highest class first, the oldest head first inside a class; a
+lane that still waits for company does not hold up a lower class. A batch is filled from its lane highest class first and
+in order, and stops at the first that does not fit: nobody overtakes.
+"""
+
+from loadslice.policy import columns as c
+from loadslice.policy.ends import finish, say
+from loadslice.policy.kernel import kernel
+from loadslice.policy.queues import unlink
+from loadslice.policy.routing import HOPELESS, SHED, service_ns
+from loadslice.policy.tables import State, Tables
+
+
+@kernel
+def stage_of_lane(tables: Tables, lane: int) -> int:
+    """Stage a lane belongs to."""
+    stage = 0
+    while stage + 1 < tables.stages.shape[0] and tables.stages[stage + 1, c.S_FIRST_LANE] <= lane:
+        stage += 1
+    return stage
+
+
+@kernel
+def ready_ns(tables: Tables, state: State, engine: int, lane: int) -> int:
+    """When a lane that has requests may be dispatched on a free slot; not later than when it fills."""
+    stage = stage_of_lane(tables, lane)
+    pair = tables.pairs[stage, engine]
+    if pair[c.P_WINDOW_NS] == 0 or state.lane_rows[engine, lane] >= pair[c.P_BATCH_SIZE]:
+        return 0
+    ready = c.FOREVER
+    for priority in range(c.CLASSES):
+        head = state.lanes[engine, priority, lane, c.L_HEAD]
+        if head >= 0:
+            row = state.requests[head]
+            ready = min(ready, row[c.R_ENQUEUED_NS] + pair[c.P_WINDOW_NS], row[c.R_EXPIRY_NS] - row[c.R_ESTIMATE_NS])
+    return int(ready)
+
+
+@kernel
+def choose_lane(now_ns: int, tables: Tables, state: State, engine: int) -> int:
+    """The lane to dispatch now; -1 when every lane is empty or waits for company."""
+    for priority in range(c.CLASSES):
+        best = -1
+        oldest = c.FOREVER
+        for lane in range(state.lanes.shape[2]):
+            head = state.lanes[engine, priority, lane, c.L_HEAD]
+            if (
+                head >= 0
+                and state.requests[head, c.R_SEQUENCE] < oldest
+                and ready_ns(tables, state, engine, lane) <= now_ns
+            ):
+                best = lane
+                oldest = state.requests[head, c.R_SEQUENCE]
+        if best >= 0:
+            return best
+    return -1
+
+
+@kernel
+def free_slot(tables: Tables, state: State, engine: int) -> int:
+    """The first idle batch slot of an engine that has one."""
+    slot = tables.engines[engine, c.E_FIRST_SLOT]
+    while state.batches[slot, c.B_BUSY] == 1:
+        slot += 1
+    return int(slot)
+
+
+@kernel
+def close_batch(now_ns: int, tables: Tables, state: State, engine: int, lane: int) -> None:
+    """Fill a free slot from a lane and say DISPATCH; the hopeless among its heads are shed instead."""
+    stage = stage_of_lane(tables, lane)
+    bucket = lane - tables.stages[stage, c.S_FIRST_LANE]
+    size = tables.pairs[stage, engine, c.P_BATCH_SIZE]
+    slot = free_slot(tables, state, engine)
+    batch = state.batches[slot]
+    count = 0
+    rows = 0
+    expiry = c.FOREVER
+    full = False
+    for priority in range(c.CLASSES):
+        while not full and state.lanes[engine, priority, lane, c.L_HEAD] >= 0:
+            request = state.lanes[engine, priority, lane, c.L_HEAD]
+            row = state.requests[request]
+            deadline = row[c.R_DEADLINE_NS]
+            if (
+                deadline < c.FOREVER
+                and now_ns + service_ns(tables, state, stage, engine, bucket, row[c.R_ITEMS]) > deadline
+            ):
+                unlink(tables, state, request)
+                finish(state, request, SHED, HOPELESS, 0)
+                continue
+            if count > 0 and (rows + row[c.R_ITEMS] > size or count == state.members.shape[1]):
+                full = True
+                break
+            unlink(tables, state, request)
+            row[c.R_STATUS] = c.RUNNING
+            row[c.R_SLOT] = slot
+            member = state.members[slot, count]
+            member[c.M_REQUEST] = request
+            member[c.M_EPOCH] = row[c.R_EPOCH]
+            member[c.M_TAG] = row[c.R_TAG]
+            count += 1
+            rows += row[c.R_ITEMS]
+            expiry = min(expiry, row[c.R_EXPIRY_NS])
+    if count == 0:
+        return
+    batch[c.B_BUSY] = 1
+    batch[c.B_EPOCH] += 1
+    batch[c.B_STAGE] = stage
+    batch[c.B_BUCKET] = bucket
+    batch[c.B_COUNT] = count
+    batch[c.B_ROWS] = rows
+    batch[c.B_STARTED_NS] = now_ns
+    batch[c.B_EXPECTED_NS] = service_ns(tables, state, stage, engine, bucket, rows)
+    batch[c.B_EXPIRY_NS] = expiry
+    counts = state.engines[engine]
+    counts[c.N_INFLIGHT] += 1
+    counts[c.N_BATCHES] += 1
+    counts[c.N_DISPATCHED] += count
+    say(state, c.DISPATCH, slot, engine, stage, bucket, batch[c.B_EPOCH])
+
+
+@kernel
+def start_all(now_ns: int, tables: Tables, state: State, engine: int) -> None:
+    """Dispatch everything that may start now on one engine, then say when to look at it again."""
+    counts = state.engines[engine]
+    width = tables.engines[engine, c.E_MAX_INFLIGHT]
+    while counts[c.N_UP] == 1 and counts[c.N_QUEUED] > 0 and counts[c.N_INFLIGHT] < width:
+        lane = choose_lane(now_ns, tables, state, engine)
+        if lane < 0:
+            break
+        close_batch(now_ns, tables, state, engine, lane)
+    wake(now_ns, tables, state, engine)
+
+
+@kernel
+def wake(now_ns: int, tables: Tables, state: State, engine: int) -> None:
+    """Set when an engine must be looked at again: a window that closes, or an expiry in its queue or its batches."""
+    counts = state.engines[engine]
+    if counts[c.N_QUEUED] == 0:
+        counts[c.N_QUEUE_EXPIRY_NS] = c.FOREVER
+    at = counts[c.N_QUEUE_EXPIRY_NS]
+    first = tables.engines[engine, c.E_FIRST_SLOT]
+    width = tables.engines[engine, c.E_MAX_INFLIGHT]
+    for slot in range(first, first + width):
+        at = min(at, state.batches[slot, c.B_EXPIRY_NS])
+    if counts[c.N_UP] == 1 and counts[c.N_QUEUED] > 0 and counts[c.N_INFLIGHT] < width:
+        for lane in range(state.lanes.shape[2]):
+            if state.lane_rows[engine, lane] > 0:
+                at = min(at, max(now_ns, ready_ns(tables, state, engine, lane)))
+    counts[c.N_WAKE_NS] = at

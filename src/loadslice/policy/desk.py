@@ -1,0 +1,377 @@
+"""The dispatch desk: one call per fact, one question. Both shells call these and nothing else.
+
+Every call takes ``now_ns`` first and leaves its effects, in order, in ``state.effects[:state.counters[C_EFFECTS]]``.
+An event that does not apply (an old epoch, a row that is free) answers ``REFUSED`` and leaves the state bit-identical,
+the effects of the event before included.
+"""
+
+from loadslice.policy import columns as c
+from loadslice.policy.batching import start_all
+from loadslice.policy.ends import finish, mark_dirty, say
+from loadslice.policy.kernel import kernel
+from loadslice.policy.queues import unlink
+from loadslice.policy.routing import FAILED, HINT_FLOOR_NS, REJECTED, move, no_engine_reason, place, preferred
+from loadslice.policy.tables import Int64s, State, Tables
+from loadslice.spec.outcome import Outcome, Reason
+
+COMPLETED, EXPIRED, CANCELLED = int(Outcome.COMPLETED), int(Outcome.EXPIRED), int(Outcome.CANCELLED)
+TABLE_FULL, DEADLINE, STAGE_TIMEOUT = int(Reason.TABLE_FULL), int(Reason.DEADLINE), int(Reason.STAGE_TIMEOUT)
+ENGINE_FAILED, STAGE_FAILED, CLIENT_GONE = int(Reason.ENGINE_FAILED), int(Reason.STAGE_FAILED), int(Reason.CLIENT_GONE)
+DRAINING, NO_REASON, PREFERRED = int(Reason.DRAINING), int(Reason.NONE), int(Reason.PREFERRED)
+
+MEMORY_SHIFT = 3
+"""Estimates move by 1/8 of each new observation: a slow-down of 6x is seen to two thirds after eight batches."""
+
+SCALE_MIN_PPM, SCALE_MAX_PPM = 10_000, 1_000_000_000
+
+
+@kernel
+def begin(now_ns: int, state: State) -> None:
+    """Open an event: time goes forward, effects start anew."""
+    assert now_ns >= state.counters[c.C_NOW_NS]
+    state.counters[c.C_NOW_NS] = now_ns
+    state.counters[c.C_EFFECTS] = 0
+
+
+@kernel
+def close(now_ns: int, tables: Tables, state: State) -> None:
+    """Close an event: engines it touched start what they may."""
+    done = 0
+    while done < state.counters[c.C_DIRTY]:
+        engine = state.dirty[done]
+        state.engines[engine, c.N_DIRTY] = 0
+        start_all(now_ns, tables, state, engine)
+        done += 1
+    state.counters[c.C_DIRTY] = 0
+
+
+@kernel
+def on_arrival(
+    now_ns: int,
+    tables: Tables,
+    state: State,
+    tag: int,
+    priority: int,
+    deadline_ns: int,
+    items: int,
+    bucket: int,
+    tokens: int,
+    source: int,
+    precision: int,
+) -> int:
+    """A request has arrived.
+
+    Args:
+        now_ns: Time since the run began.
+        tables: What never changes.
+        state: Changed.
+        tag: The shell's own number for the request; comes back in every effect about it.
+        priority: Class index, 0 highest.
+        deadline_ns: Absolute; FOREVER for none.
+        items: Rows at the first stage, at least 1.
+        bucket: Shape bucket at the first stage.
+        tokens: Prompt tokens, -1 when unknown.
+        source: Index into the rule sources, -1 for any other.
+        precision: Lowest precision that will do, index into PRECISIONS.
+
+    Returns:
+        Row of the request, or REFUSED when it was refused at the door (its OUTCOME is among the effects).
+    """
+    begin(now_ns, state)
+    counters = state.counters
+    counters[c.C_SUBMITTED] += 1
+    request = counters[c.C_FREE_HEAD]
+    if request < 0 or counters[c.C_DRAINING] == 1:
+        reason = DRAINING if counters[c.C_DRAINING] == 1 else TABLE_FULL
+        counters[c.C_OUTCOMES + REJECTED] += 1
+        say(state, c.OUTCOME, tag, REJECTED, reason, HINT_FLOOR_NS, 0)
+        return c.REFUSED
+    row = state.requests[request]
+    counters[c.C_FREE_HEAD] = row[c.R_NEXT]
+    counters[c.C_IN_SYSTEM] += 1
+    row[c.R_TAG] = tag
+    row[c.R_CLASS] = priority
+    row[c.R_STAGE] = 0
+    row[c.R_BUCKET] = bucket
+    row[c.R_ITEMS] = items
+    row[c.R_TOKENS] = tokens
+    row[c.R_SOURCE] = source
+    row[c.R_PRECISION] = precision
+    row[c.R_ARRIVED_NS] = now_ns
+    row[c.R_DEADLINE_NS] = deadline_ns
+    row[c.R_ENGINE] = -1
+    epoch = row[c.R_EPOCH]
+    place(now_ns, tables, state, request)
+    close(now_ns, tables, state)
+    return int(request) if row[c.R_EPOCH] == epoch else c.REFUSED
+
+
+@kernel
+def release(now_ns: int, tables: Tables, state: State, slot: int) -> None:
+    """Give a batch's permit back and learn from how long it took."""
+    batch = state.batches[slot]
+    engine = batch[c.B_ENGINE]
+    stage = batch[c.B_STAGE]
+    batch[c.B_BUSY] = 0
+    batch[c.B_EXPIRY_NS] = c.FOREVER
+    state.engines[engine, c.N_INFLIGHT] -= 1
+    took_ns = now_ns - batch[c.B_STARTED_NS]
+    state.engines[engine, c.N_BUSY_NS] += took_ns
+    expected = (
+        tables.base_ns[stage, engine, batch[c.B_BUCKET]]
+        + batch[c.B_ROWS] * tables.row_ns[stage, engine, batch[c.B_BUCKET]]
+    )
+    if expected == 0:
+        learned = state.learned_ns[stage, engine]
+        state.learned_ns[stage, engine] = took_ns if learned == 0 else learned + ((took_ns - learned) >> MEMORY_SHIFT)
+    else:
+        seen = min(max(took_ns * c.PPM // expected, SCALE_MIN_PPM), SCALE_MAX_PPM)
+        state.engines[engine, c.N_SCALE_PPM] += (seen - state.engines[engine, c.N_SCALE_PPM]) >> MEMORY_SHIFT
+    mark_dirty(state, engine)
+
+
+@kernel
+def is_running(state: State, slot: int, epoch: int) -> bool:
+    """Whether a batch result is about the batch that runs now."""
+    return bool(
+        0 <= slot < state.batches.shape[0]
+        and state.batches[slot, c.B_BUSY] == 1
+        and state.batches[slot, c.B_EPOCH] == epoch
+    )
+
+
+@kernel
+def on_batch_done(now_ns: int, tables: Tables, state: State, slot: int, epoch: int, results: Int64s) -> int:
+    """A batch has ended and its engine is well.
+
+    Args:
+        now_ns: Time since the run began.
+        tables: What never changes.
+        state: Changed.
+        slot: As in DISPATCH.
+        epoch: As in DISPATCH.
+        results: [members, 2], in the order of ``state.members[slot]``: rows at the next stage (at least 1; -1: this
+            member's input was refused by the stage) and shape bucket there. At the last stage only the -1 matters.
+
+    Returns:
+        0, or REFUSED for a batch that no longer runs.
+    """
+    if not is_running(state, slot, epoch):
+        return c.REFUSED
+    begin(now_ns, state)
+    release(now_ns, tables, state, slot)
+    last = state.batches[slot, c.B_STAGE] + 1 == tables.stages.shape[0]
+    for index in range(state.batches[slot, c.B_COUNT]):
+        request = state.members[slot, index, c.M_REQUEST]
+        row = state.requests[request]
+        if row[c.R_EPOCH] != state.members[slot, index, c.M_EPOCH]:
+            continue  # cancelled, expired or moved meanwhile: its outcome has been said
+        if results[index, 0] < 0:
+            finish(state, request, FAILED, STAGE_FAILED, 0)
+        elif last:
+            finish(state, request, COMPLETED, NO_REASON, 0)
+        elif row[c.R_DEADLINE_NS] <= now_ns:
+            finish(state, request, EXPIRED, DEADLINE, 0)
+        else:
+            row[c.R_STAGE] += 1
+            row[c.R_ITEMS] = results[index, 0]
+            row[c.R_BUCKET] = results[index, 1]
+            place(now_ns, tables, state, request)
+    close(now_ns, tables, state)
+    return 0
+
+
+@kernel
+def on_batch_failed(now_ns: int, tables: Tables, state: State, slot: int, epoch: int) -> int:
+    """A batch has failed on its engine; its members fail over once, where the stage says so, or fail.
+
+    Returns:
+        0, or REFUSED for a batch that no longer runs.
+    """
+    if not is_running(state, slot, epoch):
+        return c.REFUSED
+    begin(now_ns, state)
+    release(now_ns, tables, state, slot)
+    fail_members(now_ns, tables, state, slot)
+    close(now_ns, tables, state)
+    return 0
+
+
+@kernel
+def fail_members(now_ns: int, tables: Tables, state: State, slot: int) -> None:
+    """Move or fail every member of a batch that is still in it."""
+    for index in range(state.batches[slot, c.B_COUNT]):
+        request = state.members[slot, index, c.M_REQUEST]
+        if state.requests[request, c.R_EPOCH] == state.members[slot, index, c.M_EPOCH] and not move(
+            now_ns, tables, state, request
+        ):
+            finish(state, request, FAILED, ENGINE_FAILED, 0)
+
+
+@kernel
+def on_cancel(now_ns: int, tables: Tables, state: State, request: int, tag: int) -> int:
+    """The client has gone. A running batch goes on; its result for this request is ignored.
+
+    Args:
+        now_ns: Time since the run began.
+        tables: What never changes.
+        state: Changed.
+        request: Row, as `on_arrival` returned it.
+        tag: The tag it arrived with; another one stands there if that request has ended.
+
+    Returns:
+        0, or REFUSED when the request has ended already.
+    """
+    if (
+        not 0 <= request < state.requests.shape[0]
+        or state.requests[request, c.R_STATUS] == c.FREE
+        or state.requests[request, c.R_TAG] != tag
+    ):
+        return c.REFUSED
+    begin(now_ns, state)
+    if state.requests[request, c.R_STATUS] == c.QUEUED:
+        unlink(tables, state, request)
+        mark_dirty(state, state.requests[request, c.R_ENGINE])
+    finish(state, request, CANCELLED, CLIENT_GONE, 0)
+    close(now_ns, tables, state)
+    return 0
+
+
+@kernel
+def expire(now_ns: int, tables: Tables, state: State, request: int) -> None:
+    """End a request whose time is up, or fail it over when it was its stage's time and not its own."""
+    row = state.requests[request]
+    if row[c.R_DEADLINE_NS] <= now_ns:
+        finish(state, request, EXPIRED, DEADLINE, 0)
+    elif not move(now_ns, tables, state, request):
+        finish(state, request, EXPIRED, STAGE_TIMEOUT, 0)
+
+
+@kernel
+def sweep_queue(now_ns: int, tables: Tables, state: State, engine: int) -> None:
+    """Expire what is due in an engine's queue and find the next expiry."""
+    following = c.FOREVER
+    for priority in range(c.CLASSES):
+        for lane in range(state.lanes.shape[2]):
+            request = state.lanes[engine, priority, lane, c.L_HEAD]
+            while request >= 0:
+                row = state.requests[request]
+                after = row[c.R_NEXT]
+                if row[c.R_EXPIRY_NS] <= now_ns:
+                    unlink(tables, state, request)
+                    expire(now_ns, tables, state, request)
+                else:
+                    following = min(following, row[c.R_EXPIRY_NS])
+                request = after
+    state.engines[engine, c.N_QUEUE_EXPIRY_NS] = following
+
+
+@kernel
+def sweep_batches(now_ns: int, tables: Tables, state: State, engine: int) -> None:
+    """Expire running members that are due; the batch itself runs on and holds its permit."""
+    first = tables.engines[engine, c.E_FIRST_SLOT]
+    for slot in range(first, first + tables.engines[engine, c.E_MAX_INFLIGHT]):
+        batch = state.batches[slot]
+        if batch[c.B_BUSY] == 0 or batch[c.B_EXPIRY_NS] > now_ns:
+            continue
+        following = c.FOREVER
+        for index in range(batch[c.B_COUNT]):
+            request = state.members[slot, index, c.M_REQUEST]
+            row = state.requests[request]
+            if row[c.R_EPOCH] != state.members[slot, index, c.M_EPOCH]:
+                continue
+            if row[c.R_EXPIRY_NS] <= now_ns:
+                expire(now_ns, tables, state, request)
+            else:
+                following = min(following, row[c.R_EXPIRY_NS])
+        batch[c.B_EXPIRY_NS] = following
+
+
+@kernel
+def on_timer(now_ns: int, tables: Tables, state: State) -> int:
+    """Time has passed: close windows, expire what is due. Harmless when nothing is."""
+    begin(now_ns, state)
+    for engine in range(state.engines.shape[0]):
+        if state.engines[engine, c.N_WAKE_NS] <= now_ns:
+            if state.engines[engine, c.N_QUEUE_EXPIRY_NS] <= now_ns:
+                sweep_queue(now_ns, tables, state, engine)
+            sweep_batches(now_ns, tables, state, engine)
+            mark_dirty(state, engine)
+    close(now_ns, tables, state)
+    return 0
+
+
+@kernel
+def next_timer_ns(state: State) -> int:
+    """When `on_timer` must be called at the latest; FOREVER when nothing waits for time."""
+    at = c.FOREVER
+    for engine in range(state.engines.shape[0]):
+        at = min(at, state.engines[engine, c.N_WAKE_NS])
+    return int(at)
+
+
+@kernel
+def on_engine_down(now_ns: int, tables: Tables, state: State, engine: int) -> int:
+    """An engine is lost: running batches fail, waiting requests go to another engine that accepts them, or fail.
+
+    Returns:
+        0, or REFUSED when it was down already.
+    """
+    if not 0 <= engine < state.engines.shape[0] or state.engines[engine, c.N_UP] == 0:
+        return c.REFUSED
+    begin(now_ns, state)
+    state.engines[engine, c.N_UP] = 0
+    first = tables.engines[engine, c.E_FIRST_SLOT]
+    for slot in range(first, first + tables.engines[engine, c.E_MAX_INFLIGHT]):
+        if state.batches[slot, c.B_BUSY] == 1:
+            release(now_ns, tables, state, slot)
+            # A result that still comes from the lost engine is of an old epoch.
+            state.batches[slot, c.B_EPOCH] += 1
+            fail_members(now_ns, tables, state, slot)
+    for priority in range(c.CLASSES):
+        for lane in range(state.lanes.shape[2]):
+            request = state.lanes[engine, priority, lane, c.L_HEAD]
+            while request >= 0:
+                after = state.requests[request, c.R_NEXT]
+                unlink(tables, state, request)
+                rehome(now_ns, tables, state, request)
+                request = after
+    close(now_ns, tables, state)
+    return 0
+
+
+@kernel
+def rehome(now_ns: int, tables: Tables, state: State, request: int) -> None:
+    """Place a waiting request anew after its engine went down; its epoch and its clock stay."""
+    from_expiry = state.requests[request, c.R_EXPIRY_NS]
+    engine = preferred(now_ns, tables, state, request)
+    if engine < 0:
+        finish(state, request, FAILED, no_engine_reason(tables, state, request), 0)
+        return
+    place(now_ns, tables, state, request)
+    state.requests[request, c.R_EXPIRY_NS] = min(from_expiry, state.requests[request, c.R_EXPIRY_NS])
+
+
+@kernel
+def on_engine_up(now_ns: int, tables: Tables, state: State, engine: int) -> int:
+    """An engine is back.
+
+    Returns:
+        0, or REFUSED when it was up already.
+    """
+    if not 0 <= engine < state.engines.shape[0] or state.engines[engine, c.N_UP] == 1:
+        return c.REFUSED
+    begin(now_ns, state)
+    state.engines[engine, c.N_UP] = 1
+    mark_dirty(state, engine)
+    close(now_ns, tables, state)
+    return 0
+
+
+@kernel
+def on_drain(now_ns: int, tables: Tables, state: State) -> int:
+    """From now on nothing is admitted; what is inside runs to its end."""
+    begin(now_ns, state)
+    state.counters[c.C_DRAINING] = 1
+    close(now_ns, tables, state)
+    return 0

@@ -1,0 +1,45 @@
+"""How a request leaves: one outcome, said once, and its row free again."""
+
+from loadslice.policy import columns as c
+from loadslice.policy.kernel import kernel
+from loadslice.policy.tables import State
+
+
+@kernel
+def say(state: State, kind: int, tag: int, a: int, b: int, detail: int, d: int) -> None:
+    """Append one effect to this event's list."""
+    count = state.counters[c.C_EFFECTS]
+    effect = state.effects[count]
+    effect[c.F_KIND] = kind
+    effect[c.F_TAG] = tag
+    effect[c.F_A] = a
+    effect[c.F_B] = b
+    effect[c.F_C] = detail
+    effect[c.F_D] = d
+    state.counters[c.C_EFFECTS] = count + 1
+
+
+@kernel
+def finish(state: State, request: int, outcome: int, reason: int, hint_ns: int) -> None:
+    """End a request that stands in no queue any more.
+
+    Its epoch moves on, so that whatever still arrives for it (a late result, a second cancel) is refused.
+    """
+    row = state.requests[request]
+    say(state, c.OUTCOME, row[c.R_TAG], outcome, reason, hint_ns, row[c.R_STAGE])
+    row[c.R_STATUS] = c.FREE
+    row[c.R_EPOCH] += 1
+    row[c.R_PREVIOUS] = -1
+    row[c.R_NEXT] = state.counters[c.C_FREE_HEAD]
+    state.counters[c.C_FREE_HEAD] = request
+    state.counters[c.C_IN_SYSTEM] -= 1
+    state.counters[c.C_OUTCOMES + outcome] += 1
+
+
+@kernel
+def mark_dirty(state: State, engine: int) -> None:
+    """Have an engine looked at before the event ends."""
+    if state.engines[engine, c.N_DIRTY] == 0:
+        state.engines[engine, c.N_DIRTY] = 1
+        state.dirty[state.counters[c.C_DIRTY]] = engine
+        state.counters[c.C_DIRTY] += 1

@@ -1,0 +1,107 @@
+"""What must hold of the state between any two events. Plain Python over the tables; run after every event in tests."""
+
+import numpy as np
+
+from loadslice.policy import columns as c
+from loadslice.policy.tables import State, Tables
+
+
+def check(tables: Tables, state: State) -> None:
+    """Assert every state invariant.
+
+    Raises:
+        AssertionError: Names the invariant of the policy page that is broken.
+    """
+    status = state.requests[:, c.R_STATUS]
+    counters = state.counters
+    queued = {int(row) for row in np.flatnonzero(status == c.QUEUED)}
+    running = {int(row) for row in np.flatnonzero(status == c.RUNNING)}
+    ended = int(counters[c.C_OUTCOMES :].sum())
+    assert counters[c.C_SUBMITTED] == len(queued) + len(running) + ended, "accounting: submitted = inside + outcomes"
+    assert counters[c.C_IN_SYSTEM] == len(queued) + len(running), "accounting: in system"
+    assert (state.engines[:, : c.N_QUEUE_EXPIRY_NS] >= 0).all(), "accounting: no gauge below zero"
+    _check_free_list(state)
+    seen: set[int] = set()
+    for engine in range(len(state.engines)):
+        seen |= _check_queues(tables, state, engine)
+    assert seen == queued, "accounting: each queued request stands in exactly one queue"
+    _check_batches(tables, state, running)
+    for stage, counts in enumerate(state.stages):
+        exact = int(counts[c.G_OVERFLOWS]) * int(tables.stages[stage, c.S_SHARE_PPM])
+        assert abs(int(counts[c.G_SENT]) * c.PPM - exact) < c.PPM, "bounds: |sent - share * overflows| < 1"
+
+
+def _check_free_list(state: State) -> None:
+    free = []
+    row = int(state.counters[c.C_FREE_HEAD])
+    while row >= 0:
+        assert state.requests[row, c.R_STATUS] == c.FREE, "accounting: a row in use is on the free list"
+        free.append(row)
+        assert len(free) <= len(state.requests), "accounting: the free list has a loop"
+        row = int(state.requests[row, c.R_NEXT])
+    assert len(free) == int((state.requests[:, c.R_STATUS] == c.FREE).sum()), (
+        "accounting: every free row is on the list"
+    )
+
+
+def _check_queues(tables: Tables, state: State, engine: int) -> set[int]:
+    seen: set[int] = set()
+    backlog_ns = 0
+    rows = np.zeros(state.lane_rows.shape[1], np.int64)
+    for priority in range(c.CLASSES):
+        for lane in range(state.lanes.shape[2]):
+            head, tail, count = (int(value) for value in state.lanes[engine, priority, lane])
+            previous, sequence, length, request = -1, -1, 0, head
+            while request >= 0:
+                row = state.requests[request]
+                assert row[c.R_STATUS] == c.QUEUED and row[c.R_ENGINE] == engine, "order: a queue holds its own"
+                assert row[c.R_CLASS] == priority and row[c.R_PREVIOUS] == previous, "order: links agree"
+                assert row[c.R_SEQUENCE] > sequence, "order: FIFO inside (class, stage, bucket)"
+                assert row[c.R_ARRIVED_NS] <= row[c.R_ENQUEUED_NS] <= state.counters[c.C_NOW_NS], "order: causality"
+                seen.add(request)
+                backlog_ns += int(row[c.R_ESTIMATE_NS])
+                rows[lane] += row[c.R_ITEMS]
+                previous, sequence, length, request = request, int(row[c.R_SEQUENCE]), length + 1, int(row[c.R_NEXT])
+            assert (length, previous) == (count, tail), "accounting: lane count and tail"
+    counts = state.engines[engine]
+    assert len(seen) == counts[c.N_QUEUED], "accounting: queue length"
+    assert backlog_ns == counts[c.N_BACKLOG_NS], "accounting: backlog"
+    assert (rows == state.lane_rows[engine]).all(), "accounting: lane rows"
+    limit = int(tables.engines[engine, c.E_QUEUE_LIMIT])
+    # With a limit of 0 one request passes through the queue on its way to a free slot within the same event.
+    assert len(seen) <= max(limit, 1 if counts[c.N_INFLIGHT] < tables.engines[engine, c.E_MAX_INFLIGHT] else 0), (
+        "bounds: queue length within its limit"
+    )
+    return seen
+
+
+def _check_batches(tables: Tables, state: State, running: set[int]) -> None:
+    in_batches: set[int] = set()
+    for engine in range(len(state.engines)):
+        slots = state.batches[:, c.B_ENGINE] == engine
+        busy = int(state.batches[slots, c.B_BUSY].sum())
+        assert busy == state.engines[engine, c.N_INFLIGHT], "accounting: permits"
+        assert busy <= tables.engines[engine, c.E_MAX_INFLIGHT], "bounds: in flight within quota"
+    for slot, batch in enumerate(state.batches):
+        if batch[c.B_BUSY] == 0:
+            continue
+        size = int(tables.pairs[batch[c.B_STAGE], batch[c.B_ENGINE], c.P_BATCH_SIZE])
+        assert batch[c.B_COUNT] >= 1, "batches: never empty"
+        assert batch[c.B_ROWS] <= size or batch[c.B_COUNT] == 1, "batches: rows within size"
+        for request, epoch, _tag in state.members[slot, : batch[c.B_COUNT]]:
+            if state.requests[request, c.R_EPOCH] == epoch:
+                assert state.requests[request, c.R_STATUS] == c.RUNNING, "batches: members run"
+                in_batches.add(int(request))
+    assert in_batches == running, "accounting: each running request is in exactly one batch"
+
+
+def check_idle(state: State) -> None:
+    """Assert that nothing is held once nothing is inside.
+
+    Raises:
+        AssertionError: A permit, a row or a queue place was not given back.
+    """
+    assert state.counters[c.C_IN_SYSTEM] == 0
+    assert (state.engines[:, [c.N_QUEUED, c.N_INFLIGHT, c.N_BACKLOG_NS]] == 0).all(), "permits return when idle"
+    assert (state.batches[:, c.B_BUSY] == 0).all()
+    assert (state.lane_rows == 0).all()

@@ -1,0 +1,59 @@
+"""The one door to numba.
+
+Every decision is a plain Python function under `@kernel`; with ``NUMBA_DISABLE_JIT=1`` it runs uncompiled, byte for byte
+the same. No fastmath, Python's division rules, and a cache that cannot go stale: numba checks only the file a function
+stands in, and would serve a caller compiled against yesterday's callee. So the cache folder is named by the hash of every
+source file that compiled code may come from; any edit starts a new folder.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import numba
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def source_hash() -> str:
+    """Hash of the sources of all compiled code (policy and sim) and of the numba that compiles it."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    for path in sorted([*(_PACKAGE / "policy").glob("*.py"), *(_PACKAGE / "sim").glob("*.py")]):
+        if not path.name.endswith("_test.py"):
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _cache_folder() -> Path | None:
+    """A private, writable folder for compiled code, or ``None``: then everything is compiled anew."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    base = Path(home) if home else Path.home() / ".cache"
+    folder = base / "loadslice" / "compiled" / source_hash()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError:
+        return None
+    # Compiled code is loaded and run: only a folder that is ours alone will do.
+    mine = not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid()
+    return folder if mine and not folder.stat().st_mode & 0o022 else None
+
+
+_folder = _cache_folder()
+if _folder is not None:
+    numba.config.CACHE_DIR = str(_folder)
+
+
+def kernel(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a pure function at its first call."""
+    compiled: Callable[P, R] = numba.njit(fastmath=False, error_model="python", cache=_folder is not None, nogil=True)(
+        function
+    )
+    return compiled

@@ -1,0 +1,263 @@
+"""Where a request goes: eligibility, preference, overflow with an exact failover share, and the hard bound.
+
+Order of the questions, as a request meets them:
+
+1. Which engines may serve it (up, shape bucket, rows, precision floor)?
+2. Which of them is preferred (static order, first rule that holds, least expected completion)?
+3. Can it still meet its deadline there? If not even the best can, it is hopeless and refused at once.
+4. Is it overflow there? Exactly the configured share of overflow goes to the backup, while that has spare quota.
+5. Is there room? Otherwise it displaces the newest of a lower class, or is refused with a hint.
+"""
+
+from loadslice.policy import columns as c
+from loadslice.policy.ends import finish, mark_dirty, say
+from loadslice.policy.kernel import kernel
+from loadslice.policy.queues import newest_below, push, unlink
+from loadslice.policy.tables import State, Tables
+from loadslice.spec.outcome import Outcome, Reason
+
+FAILED, REJECTED, SHED = int(Outcome.FAILED), int(Outcome.REJECTED), int(Outcome.SHED)
+PREFERRED, FAILOVER, INELIGIBLE = int(Reason.PREFERRED), int(Reason.FAILOVER), int(Reason.INELIGIBLE)
+QUEUE_FULL, DISPLACED, HOPELESS = int(Reason.QUEUE_FULL), int(Reason.DISPLACED), int(Reason.HOPELESS)
+ENGINE_DOWN = int(Reason.ENGINE_DOWN)
+
+HINT_FLOOR_NS = 50_000_000
+"""A client told to come back sooner than 50 ms would rather wait; the hint of an unknown drain rate is this too."""
+
+
+@kernel
+def accepts(tables: Tables, state: State, request: int, engine: int) -> bool:
+    """Whether an engine, were it up, may serve the request at its stage."""
+    row = state.requests[request]
+    stage = row[c.R_STAGE]
+    pair = tables.pairs[stage, engine]
+    return bool(
+        tables.eligible[stage, engine, row[c.R_BUCKET]] == 1
+        and row[c.R_ITEMS] <= pair[c.P_MAX_ITEMS]
+        and row[c.R_PRECISION] <= pair[c.P_PRECISION]
+    )
+
+
+@kernel
+def service_ns(tables: Tables, state: State, stage: int, engine: int, bucket: int, rows: int) -> int:
+    """Live estimate of a batch's service time: the table's curve at the speed the engine shows now.
+
+    Without a table it is the mean of what was seen; 0 as long as nothing was.
+    """
+    expected = tables.base_ns[stage, engine, bucket] + rows * tables.row_ns[stage, engine, bucket]
+    if expected == 0:
+        return int(state.learned_ns[stage, engine])
+    return int(expected * state.engines[engine, c.N_SCALE_PPM] // c.PPM)
+
+
+@kernel
+def wait_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
+    """Expected wait of a newcomer on an engine: queued work, and what is left of running batches, over its slots."""
+    first = tables.engines[engine, c.E_FIRST_SLOT]
+    width = tables.engines[engine, c.E_MAX_INFLIGHT]
+    if state.engines[engine, c.N_INFLIGHT] < width and state.engines[engine, c.N_QUEUED] == 0:
+        return 0
+    left = state.engines[engine, c.N_BACKLOG_NS] * 1
+    for slot in range(first, first + width):
+        if state.batches[slot, c.B_BUSY] == 1:
+            remaining = state.batches[slot, c.B_STARTED_NS] + state.batches[slot, c.B_EXPECTED_NS] - now_ns
+            if remaining > 0:
+                left += remaining
+    return int(left // width)
+
+
+@kernel
+def has_room(tables: Tables, state: State, engine: int) -> bool:
+    """Whether one more may join: the queue has room, or nothing waits and a batch slot is free."""
+    counts = state.engines[engine]
+    return bool(
+        counts[c.N_QUEUED] < tables.engines[engine, c.E_QUEUE_LIMIT]
+        or (counts[c.N_QUEUED] == 0 and counts[c.N_INFLIGHT] < tables.engines[engine, c.E_MAX_INFLIGHT])
+    )
+
+
+@kernel
+def is_overflow(now_ns: int, tables: Tables, state: State, engine: int) -> bool:
+    """Whether an arrival finds an engine past its overflow mark or past its wait limit."""
+    if state.engines[engine, c.N_QUEUED] >= tables.engines[engine, c.E_OVERFLOW_AT]:
+        return True
+    limit = tables.engines[engine, c.E_WAIT_LIMIT_NS]
+    return bool(limit < c.FOREVER and wait_ns(now_ns, tables, state, engine) > limit)
+
+
+@kernel
+def has_spare(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> bool:
+    """Whether a backup can take one more without overflowing itself."""
+    return bool(
+        state.engines[engine, c.N_UP] == 1
+        and accepts(tables, state, request, engine)
+        and has_room(tables, state, engine)
+        and not is_overflow(now_ns, tables, state, engine)
+    )
+
+
+@kernel
+def rule_target(tables: Tables, state: State, request: int) -> int:
+    """Engine named by the first rule of the request's stage that holds; -1 when none does."""
+    row = state.requests[request]
+    for index in range(tables.rules.shape[0]):
+        rule = tables.rules[index]
+        if (
+            rule[c.U_STAGE] == row[c.R_STAGE]
+            and rule[c.U_ITEMS_MIN] <= row[c.R_ITEMS] <= rule[c.U_ITEMS_MAX]
+            and rule[c.U_TOKENS_MIN] <= row[c.R_TOKENS] <= rule[c.U_TOKENS_MAX]
+            and (rule[c.U_CLASSES] >> row[c.R_CLASS]) & 1 == 1
+            and (rule[c.U_SOURCE] == c.ANY or rule[c.U_SOURCE] == row[c.R_SOURCE])
+            and (rule[c.U_BUCKET] == c.ANY or rule[c.U_BUCKET] == row[c.R_BUCKET])
+        ):
+            return int(rule[c.U_TO])
+    return -1
+
+
+@kernel
+def preferred(now_ns: int, tables: Tables, state: State, request: int) -> int:
+    """The engine a request would rather have.
+
+    Returns:
+        An engine that is up and accepts it; -1 when none does.
+    """
+    row = state.requests[request]
+    stage = row[c.R_STAGE]
+    how = tables.stages[stage, c.S_PREFER]
+    if how == c.PREFER_RULES:
+        target = rule_target(tables, state, request)
+        if target >= 0 and state.engines[target, c.N_UP] == 1 and accepts(tables, state, request, target):
+            return target
+    best = -1
+    best_ns = c.FOREVER
+    for order in range(tables.preference.shape[1]):
+        engine = tables.preference[stage, order]
+        if engine < 0:
+            break
+        if state.engines[engine, c.N_UP] == 0 or not accepts(tables, state, request, engine):
+            continue
+        if how != c.PREFER_FASTEST:
+            return int(engine)
+        ready_ns = wait_ns(now_ns, tables, state, engine) + service_ns(
+            tables, state, stage, engine, row[c.R_BUCKET], row[c.R_ITEMS]
+        )
+        # Strictly less: equal engines are taken in the order of the file.
+        if ready_ns < best_ns:
+            best = engine
+            best_ns = ready_ns
+    return int(best)
+
+
+@kernel
+def backup(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> int:
+    """Where this piece of overflow goes instead of ``engine``; -1: it stays.
+
+    Error diffusion: after n pieces of overflow that the backup could have taken, |sent - share * n| < 1, whatever the
+    order. Overflow that finds the backup full is no such piece, or a burst would follow once it has room again.
+    """
+    row = state.requests[request]
+    settings = tables.stages[row[c.R_STAGE]]
+    target = settings[c.S_FAILOVER_TO]
+    if target < 0 or target == engine or (settings[c.S_FAILOVER_CLASSES] >> row[c.R_CLASS]) & 1 == 0:
+        return -1
+    if not has_spare(now_ns, tables, state, request, target):
+        return -1
+    counts = state.stages[row[c.R_STAGE]]
+    counts[c.G_OVERFLOWS] += 1
+    counts[c.G_CREDIT_PPM] += settings[c.S_SHARE_PPM]
+    if counts[c.G_CREDIT_PPM] < c.PPM:
+        return -1
+    counts[c.G_CREDIT_PPM] -= c.PPM
+    counts[c.G_SENT] += 1
+    return int(target)
+
+
+@kernel
+def hint_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
+    """When to come back: how long the engine needs to drain what it has. Finite, and falls as the backlog falls."""
+    return max(HINT_FLOOR_NS, wait_ns(now_ns, tables, state, engine))
+
+
+@kernel
+def settle(now_ns: int, tables: Tables, state: State, request: int, engine: int, reason: int) -> None:
+    """Queue a request on an engine that has room for it."""
+    row = state.requests[request]
+    row[c.R_ESTIMATE_NS] = service_ns(tables, state, row[c.R_STAGE], engine, row[c.R_BUCKET], row[c.R_ITEMS])
+    push(now_ns, tables, state, request, engine)
+    say(state, c.PLACED, row[c.R_TAG], row[c.R_STAGE], engine, reason, request)
+    if reason == FAILOVER:
+        row[c.R_MOVED] = 1
+        state.engines[engine, c.N_FAILOVER_IN] += 1
+    mark_dirty(state, engine)
+
+
+@kernel
+def no_engine_reason(tables: Tables, state: State, request: int) -> int:
+    """Why nobody serves a request: the engines that would are down, or there are none."""
+    for order in range(tables.preference.shape[1]):
+        engine = tables.preference[state.requests[request, c.R_STAGE], order]
+        if engine >= 0 and accepts(tables, state, request, engine):
+            return ENGINE_DOWN
+    return INELIGIBLE
+
+
+@kernel
+def place(now_ns: int, tables: Tables, state: State, request: int) -> None:
+    """Answer the five questions for a request that has just reached a stage."""
+    row = state.requests[request]
+    stage = row[c.R_STAGE]
+    row[c.R_MOVED] = 0
+    timeout_ns = tables.stages[stage, c.S_TIMEOUT_NS]
+    row[c.R_EXPIRY_NS] = min(row[c.R_DEADLINE_NS], now_ns + timeout_ns if timeout_ns < c.FOREVER else c.FOREVER)
+    engine = preferred(now_ns, tables, state, request)
+    if engine < 0:
+        finish(state, request, FAILED, no_engine_reason(tables, state, request), 0)
+        return
+    reason = PREFERRED
+    if is_overflow(now_ns, tables, state, engine):
+        target = backup(now_ns, tables, state, request, engine)
+        if target >= 0:
+            engine = target
+            reason = FAILOVER
+    if row[c.R_DEADLINE_NS] < c.FOREVER:
+        needed_ns = service_ns(tables, state, stage, engine, row[c.R_BUCKET], row[c.R_ITEMS])
+        if now_ns + wait_ns(now_ns, tables, state, engine) + needed_ns > row[c.R_DEADLINE_NS]:
+            finish(state, request, SHED, HOPELESS, hint_ns(now_ns, tables, state, engine))
+            return
+    if not has_room(tables, state, engine):
+        victim = newest_below(state, engine, row[c.R_CLASS])
+        hint = hint_ns(now_ns, tables, state, engine)
+        if victim < 0:
+            # At the door this is a refusal; inside the pipeline the request was admitted and is dropped.
+            finish(state, request, REJECTED if stage == 0 else SHED, QUEUE_FULL, hint)
+            return
+        unlink(tables, state, victim)
+        finish(state, victim, SHED, DISPLACED, hint)
+    settle(now_ns, tables, state, request, engine, reason)
+
+
+@kernel
+def move(now_ns: int, tables: Tables, state: State, request: int) -> bool:
+    """Fail a request over after a failure of its engine or a stage timeout: once per stage, to a backup with spare quota.
+
+    The request stands in no queue. Its stage timeout starts anew; its deadline does not.
+
+    Returns:
+        Whether it was moved.
+    """
+    row = state.requests[request]
+    settings = tables.stages[row[c.R_STAGE]]
+    target = settings[c.S_FAILOVER_TO]
+    if (
+        target < 0
+        or target == row[c.R_ENGINE]
+        or row[c.R_MOVED] == 1
+        or (settings[c.S_FAILOVER_CLASSES] >> row[c.R_CLASS]) & 1 == 0
+        or not has_spare(now_ns, tables, state, request, target)
+    ):
+        return False
+    timeout_ns = settings[c.S_TIMEOUT_NS]
+    row[c.R_EXPIRY_NS] = min(row[c.R_DEADLINE_NS], now_ns + timeout_ns if timeout_ns < c.FOREVER else c.FOREVER)
+    row[c.R_EPOCH] += 1
+    settle(now_ns, tables, state, request, target, FAILOVER)
+    return True

@@ -1,0 +1,108 @@
+"""The journal: what happened to each request, at each stage, and every call into the policy core.
+
+A journal is a folder: ``journal.json`` (`JournalHead`), ``requests.parquet``, ``stages.parquet`` and ``events.parquet``.
+Live and simulated runs write the same columns; what a simulation cannot know (copy and compute apart) is null there.
+Times are nanoseconds since the run began, on a clock that never goes back.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import polars as pl
+
+from loadslice.spec.errors import InputError
+from loadslice.spec.files import Stamp, decode_json, reason
+
+SCHEMA_VERSION = "journal/1"
+
+REQUEST_COLUMNS: dict[str, pl.DataType] = {
+    "tag": pl.Int64(),  # the run's own number for the request, in order of arrival at the core
+    "id": pl.String(),  # the client's id or trace id, if it gave one
+    "arrival_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+    "outcome": pl.String(),  # one of spec.outcome.OUTCOMES
+    "reason": pl.String(),  # one of spec.outcome.REASONS
+    "class": pl.String(),
+    "source": pl.String(),
+    "input": pl.String(),  # name of the example input it stands for, if known
+    "hint_ns": pl.Int64(),  # Retry-After of a refusal
+    "parse_ns": pl.Int64(),  # front: from the first byte to the core
+    "reply_ns": pl.Int64(),  # front: from the outcome to the last byte handed to the socket
+}
+
+STAGE_COLUMNS: dict[str, pl.DataType] = {
+    "tag": pl.Int64(),
+    "stage": pl.String(),
+    "engine": pl.String(),
+    "placed": pl.String(),  # why there: preferred or failover
+    "bucket": pl.Int32(),
+    "items": pl.Int32(),  # rows of this request
+    "batch_rows": pl.Int32(),  # rows of the whole batch
+    "enqueued_ns": pl.Int64(),
+    "dispatched_ns": pl.Int64(),  # the core said DISPATCH
+    "started_ns": pl.Int64(),  # a worker took it up
+    "copy_ns": pl.Int64(),  # gathering rows into the batch and scattering results
+    "compute_ns": pl.Int64(),  # inside the runtime
+    "done_ns": pl.Int64(),  # the core heard of the end
+    "shape": pl.List(pl.Int32()),  # bucket shape; null without buckets
+}
+
+EVENT_COLUMNS: dict[str, pl.DataType] = {
+    "kind": pl.Int64(),  # policy.events.EVENT_NAMES
+    "now_ns": pl.Int64(),
+    **{f"a{number}": pl.Int64() for number in range(9)},
+}
+
+
+class JournalHead(msgspec.Struct, frozen=True, kw_only=True):
+    """``journal.json``."""
+
+    schema: str
+    pipeline: str
+    basis: Literal["measured", "simulated", "emulated"]
+    requests: int
+    outcomes: dict[str, int]
+    clean: bool
+    """Whether the run was closed in order; a journal of a killed run says false."""
+    span_ns: int
+    pipeline_yaml: str
+    """The pipeline file as it was run."""
+    effects_sha256: str | None = None
+    """Hash of all decisions in order; replaying the events gives the same."""
+    stamp: Stamp | None = None
+
+
+class Journal(msgspec.Struct, frozen=True, kw_only=True):
+    """A journal read back."""
+
+    head: JournalHead
+    requests: pl.DataFrame
+    stages: pl.DataFrame
+    events: pl.DataFrame
+
+
+def load(folder: Path) -> Journal:
+    """Read a journal folder.
+
+    Raises:
+        InputError: Not a journal, of another schema version, or with columns missing.
+    """
+    head = decode_json(folder / "journal.json", JournalHead)
+    if head.schema != SCHEMA_VERSION:
+        raise InputError(
+            f"{folder}: journal schema '{head.schema}' is not '{SCHEMA_VERSION}'. Record it again with `loadslice serve --journal`."
+        )
+    tables = {}
+    for name, columns in (("requests", REQUEST_COLUMNS), ("stages", STAGE_COLUMNS), ("events", EVENT_COLUMNS)):
+        path = folder / f"{name}.parquet"
+        try:
+            tables[name] = pl.read_parquet(path)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read, {reason(error)}.") from error
+        except pl.exceptions.PolarsError as error:
+            raise InputError(f"{path}: not a Parquet file: {error}") from error
+        missing = [column for column in columns if column not in tables[name].columns]
+        if missing:
+            raise InputError(f"{path}: column '{missing[0]}' is missing.")
+    return Journal(head=head, **tables)

@@ -1,0 +1,63 @@
+"""What a simulation says; keys as in the contract."""
+
+from typing import Literal
+
+import msgspec
+
+from loadslice.spec.files import Stamp
+
+
+class LatencyMs(msgspec.Struct, frozen=True, kw_only=True):
+    """Percentiles of completed requests, milliseconds; null when nothing completed."""
+
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    mean: float | None
+
+
+class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What one engine did."""
+
+    utilisation: float
+    """Busy slot time over slot time, 0 to 1."""
+    queue_p99: float
+    """99th percentile of the queue length that placements found."""
+    batches: int
+    failover_in: int
+    breaker_transitions: int | None = None
+
+
+class StageFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """Time at one stage, milliseconds, over requests that passed it."""
+
+    queue_ms_p50: float | None
+    queue_ms_p95: float | None
+    service_ms_p50: float | None
+    service_ms_p95: float | None
+    engine_share: dict[str, float]
+
+
+class Simulation(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of `loadslice simulate`."""
+
+    requests: int
+    outcomes: dict[str, int]
+    latency_ms: LatencyMs
+    throughput_per_s: float
+    goodput_per_s: float
+    """Completed within their deadline, per second."""
+    energy_j: float | None
+    cost: dict[str, float | str] | None
+    engines: dict[str, EngineFigures]
+    stages: dict[str, StageFigures]
+    requests_per_wall_s: float
+    requests_per_cpu_s: float
+    compile_s: float
+    """Time spent loading or compiling kernels, not in the figures above."""
+    journal_sha256: str
+    basis: Literal["simulated on measured times", "simulated on modelled times", "simulated on emulated times"]
+    seed: int
+    span_s: float
+    warnings: list[str] = []
+    stamp: Stamp | None = None
