@@ -62,6 +62,14 @@ class Sample:
     body: bytes
     truth: list[str] | None = None
     """What the right answer says, in reading order; ``None``: not known."""
+    tensors: dict[str, Tensor] | None = None
+    """For a pipeline whose first stage is a model; the body is then not used."""
+
+    def work(self) -> Work:
+        """The input as the first stage finds it."""
+        if self.tensors is not None:
+            return Work(dict(self.tensors))
+        return Work(context=RawInput(self.content_type, self.body))
 
 
 class StageError(Exception):

@@ -1,0 +1,90 @@
+"""`loadslice profile`: how long each stage takes on each engine."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from loadslice.app.output import emit, json_option, keep, out_option, say
+from loadslice.profiles import samples
+from loadslice.profiles.measure import measure
+from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
+from loadslice.spec.pipeline import load
+
+
+@click.command(
+    "profile",
+    epilog="Example: loadslice profile examples/ocr/pipeline.yaml --out out/profile",
+)
+@click.argument("pipeline", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--on", multiple=True, metavar="ENGINE", help="Measure this engine only; may be repeated.")
+@click.option("--repeats", type=click.IntRange(1, 100_000), default=None, help="Rounds at most, before time is up.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, 86_400),
+    default=20.0,
+    show_default=True,
+    help="Time to measure for, besides loading and warming up. Every kind of work is run at least once.",
+)
+@click.option(
+    "--inputs",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help="Folder of request bodies (.npz for tensors) to use instead of the pipeline's own `inputs`.",
+)
+@json_option
+@out_option
+def command(
+    pipeline: Path,
+    on: tuple[str, ...],
+    repeats: int | None,
+    seconds: float,
+    inputs: Path | None,
+    as_json: bool,
+    out: Path | None,
+) -> None:
+    """Run example inputs through every stage of PIPELINE on every engine, and time them.
+
+    Each kind of work (stage, engine, rows, shape) is timed alone, and with all engine slots of this machine busy.
+    Writes latency.json to --out.
+    """
+    loaded = load(pipeline)
+    folder = pipeline.resolve().parent
+    found = samples.of_pipeline(loaded, folder) if inputs is None else samples.of_folder(inputs)
+    table = measure(
+        loaded, folder, found, seconds=seconds, on=list(on) or None, repeats=repeats, source=pipeline, tell=say
+    )
+    kept = keep(table, out, "latency.json")
+    emit(table, as_json=as_json, text=lambda: _lines(table, kept))
+
+
+def _lines(table: LatencyTable, kept: Path | None) -> Iterator[str]:
+    width = max(len(entry.variant) for entry in table.entries)
+    engine_width = max(len("engine"), *(len(entry.engine) for entry in table.entries))
+    yield (
+        f"{'stage':{width}}  {'engine':{engine_width}}  {'shape':>12}  rows  "
+        f"{'p50':>8} {'p90':>8} {'p99':>8}  {'contended':>9}  {'n':>4}  basis     (ms)"
+    )
+    for entry in table.entries:
+        yield _line(entry, width, engine_width)
+    sources = sorted({f"{entry.engine}: {entry.source}" for entry in table.entries})
+    yield ""
+    yield from sources
+    yield "contended: median while every engine slot that runs models was busy."
+    if kept is not None:
+        yield f"kept in {kept}"
+
+
+def _line(entry: Entry, width: int, engine_width: int) -> str:
+    shape = "any" if entry.shape is None else "x".join(map(str, entry.shape))
+    what = f"{entry.variant:{width}}  {entry.engine:{engine_width}}  {shape:>12}  {entry.batch:4}"
+    times = f"{_ms(entry.latency_ms.p50)} {_ms(entry.latency_ms.p90)} {_ms(entry.latency_ms.p99)}"
+    return f"{what}  {times}  {_median(entry.contended_ms):>9}  {entry.n:4}  {entry.basis}"
+
+
+def _ms(value: float | None) -> str:
+    return f"{'-' if value is None else format(value, '.2f'):>8}"
+
+
+def _median(times: Milliseconds | None) -> str:
+    return "-" if times is None or times.p50 is None else format(times.p50, ".2f")
