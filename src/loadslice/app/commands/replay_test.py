@@ -1,0 +1,71 @@
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from loadslice.app import cli
+from loadslice.evaluate.checks import serving
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.parquet"
+    pl.DataFrame({"arrival_s": [0.01 * index for index in range(30)]}).write_parquet(path)
+    return path
+
+
+@pytest.fixture
+def body(tmp_path: Path) -> Path:
+    path = tmp_path / "body"
+    path.write_text("200|fine")
+    return path
+
+
+@pytest.mark.live
+def test_replay_prints_one_document_and_keeps_its_files(
+    trace: Path, body: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    with serving() as server:
+        code = cli.run(["replay", str(trace), f"{server.url}/work", "--body", str(body), "--json", "--out", str(out)])
+    printed = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert printed["requests"] == printed["outcomes"]["completed"] == 30
+    assert printed["basis"] == "measured"
+    assert printed["accuracy"] is None
+    assert json.loads((out / "replay.json").read_bytes()) == printed
+    assert pl.read_parquet(out / "replay.parquet").height == 30
+
+
+@pytest.mark.live
+def test_a_server_that_dies_gives_a_partial_result_and_code_3(
+    trace: Path, body: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(close_after=3) as server:
+        code = cli.run(["replay", str(trace), f"{server.url}/work", "--body", str(body), "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert code == 3
+    assert not printed["complete"]
+    assert sum(printed["outcomes"].values()) == 30
+    assert printed["outcomes"]["failed"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["http://127.0.0.1:1/work"], "nothing to send"),
+        (["http://127.0.0.1:1/work", "--body", "BODY"], "nobody answers there"),
+        (["http://127.0.0.1:1", "--body", "BODY"], "no path"),
+        (["http://127.0.0.1:1/x", "--body", "nowhere"], "nowhere: cannot be read"),
+        (["nonsense", "--body", "BODY"], "not like http"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(
+    trace: Path, body: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = cli.run(["replay", str(trace), *(str(body) if part == "BODY" else part for part in arguments)])
+    said = capsys.readouterr().err
+    assert code == 2
+    assert message in said
+    assert said.count("\n") == 1

@@ -1,0 +1,207 @@
+"""What is sent for each row of a trace: a body, its headers and the right answer where it is known."""
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from loadslice.evaluate.accuracy import Scorer
+from loadslice.evaluate.loadgen import Shot
+from loadslice.spec.errors import InputError
+from loadslice.spec.files import read_bytes
+from loadslice.spec.functions import load_function
+from loadslice.spec.work import Sample
+
+BODY_BYTES_MAX = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Example inputs, by name, and what their module can do with them."""
+
+    samples: dict[str, Sample]
+    assign: Callable[[Any], list[str]] | None = None
+    """Chooses an input per request from the trace's ``tokens_in``."""
+    score: Scorer | None = None
+    source: Path | None = field(default=None)
+    """The module's file."""
+
+
+def from_function(reference: str, folder: Path) -> Inputs:
+    """Load the inputs a pipeline names as ``module:function``; ``assign`` and ``score`` of that module if it has them.
+
+    Raises:
+        InputError: No such function, or it does not give samples.
+    """
+    function = load_function(reference, folder)
+    try:
+        made = function()
+    except Exception as error:
+        raise InputError(f"'{reference}': raised {type(error).__name__}: {error}") from error
+    if not isinstance(made, list) or not made or not all(isinstance(sample, Sample) for sample in made):
+        raise InputError(f"'{reference}': must return a list of loadslice.spec.work.Sample, at least one.")
+    module = sys.modules[function.__module__]
+    samples = {sample.name: sample for sample in made}
+    if len(samples) != len(made):
+        raise InputError(f"'{reference}': two samples have the same name.")
+    return Inputs(
+        samples,
+        assign=getattr(module, "assign", None),
+        score=getattr(module, "score", None),
+        source=folder / f"{reference.partition(':')[0]}.py",
+    )
+
+
+def from_module(path: Path) -> Inputs:
+    """Load the inputs of a Python file with a function ``samples``.
+
+    Raises:
+        InputError: As `from_function`.
+    """
+    if path.suffix != ".py":
+        raise InputError(f"--inputs {path}: not a Python file. Give one with a function `samples`, or use --body FILE.")
+    return from_function(f"{path.stem}:samples", path.parent)
+
+
+def from_body(path: Path, content_type: str) -> Inputs:
+    """One body for every request.
+
+    Raises:
+        InputError: Unreadable or too large.
+    """
+    sample = Sample(path.name, content_type, read_bytes(path, max_bytes=BODY_BYTES_MAX))
+    return Inputs({sample.name: sample}, source=path)
+
+
+def name_inputs(frame: pl.DataFrame, inputs: Inputs, place: str) -> pl.DataFrame:
+    """Give every row of a whole trace the name of the input that stands for it, column ``input``.
+
+    Call it on the whole trace before cutting a stretch out: an input module ranks sizes over all it is given.
+
+    Raises:
+        InputError: The trace neither names inputs nor has what is needed to choose them.
+    """
+    if "input" in frame.columns:
+        missing = frame["input"].null_count()
+        unknown = frame.filter(~pl.col("input").is_in(list(inputs.samples)))["input"].drop_nulls()
+        if missing:
+            raise InputError(f"{place}: column 'input' is empty in {missing} rows; name one of the inputs in each.")
+        if unknown.len():
+            known = ", ".join(list(inputs.samples)[:4])
+            raise InputError(
+                f"{place}: input '{unknown[0]}' is not one of the {len(inputs.samples)} inputs ({known}, ..)."
+            )
+        return frame
+    if len(inputs.samples) == 1:
+        return frame.with_columns(input=pl.lit(next(iter(inputs.samples))))
+    if inputs.assign is None:
+        raise InputError(
+            f"{place}: no column 'input', and the inputs module has no function `assign(tokens_in)`. Add one."
+        )
+    if "tokens_in" not in frame.columns or frame["tokens_in"].null_count():
+        raise InputError(
+            f"{place}: neither 'input' nor a full column 'tokens_in' to choose inputs by. Add one of them."
+        )
+    names = inputs.assign(frame["tokens_in"].to_numpy())
+    assert len(names) == frame.height
+    return frame.with_columns(input=pl.Series(names, dtype=pl.String))
+
+
+def cut(frame: pl.DataFrame, *, from_s: float, for_s: float | None, speed: float, limit: int | None) -> pl.DataFrame:
+    """A stretch of a trace at a scaled pace; ``arrival_s`` starts at the stretch's begin, ``row`` numbers the trace.
+
+    Args:
+        frame: A whole trace.
+        from_s: Begin in recorded seconds.
+        for_s: Length in recorded seconds; ``None``: to the end.
+        speed: 2 plays twice as fast.
+        limit: Requests at most.
+    """
+    if "row" not in frame.columns:
+        frame = frame.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
+    stretch = frame.filter(pl.col("arrival_s") >= from_s)
+    if for_s is not None:
+        stretch = stretch.filter(pl.col("arrival_s") < from_s + for_s)
+    if limit is not None:
+        stretch = stretch.head(limit)
+    return stretch.with_columns(arrival_s=(pl.col("arrival_s") - from_s) / speed)
+
+
+def checked_stretch(
+    frame: pl.DataFrame,
+    inputs: Inputs,
+    place: str,
+    *,
+    from_s: float,
+    for_s: float | None,
+    speed: float,
+    limit: int | None,
+    max_s: float,
+) -> pl.DataFrame:
+    """`name_inputs` and `cut`, with what a user may have got wrong refused.
+
+    Args:
+        frame: A whole trace.
+        inputs: What can be sent.
+        place: The trace's name in errors.
+        from_s: As in `cut`.
+        for_s: As in `cut`.
+        speed: As in `cut`.
+        limit: As in `cut`.
+        max_s: Longest replay allowed, seconds of real time.
+
+    Raises:
+        InputError: A number out of range, an empty stretch, or a replay longer than ``max_s``.
+    """
+    for key, value, low in (("--speed", speed, 0.0), ("--for-s", for_s, 0.0)):
+        if value is not None and not (math.isfinite(value) and value > low):
+            raise InputError(f"{key} {value}: must be a number above {low:g}.")
+    if not (math.isfinite(from_s) and from_s >= 0):
+        raise InputError(f"--from-s {from_s}: must be 0 or more.")
+    stretch = cut(name_inputs(frame, inputs, place), from_s=from_s, for_s=for_s, speed=speed, limit=limit)
+    if stretch.height == 0:
+        end_s = last_due_s(frame)
+        raise InputError(f"{place}: no requests from {from_s:g} s on for that long; the trace ends at {end_s:.1f} s.")
+    last_s = last_due_s(stretch)
+    if last_s > max_s:
+        raise InputError(
+            f"{place}: the replay would last {last_s:.0f} s, more than {max_s:.0f}. "
+            "Use --for-s, --limit or --speed, or allow it with --max-s."
+        )
+    return stretch
+
+
+def last_due_s(frame: pl.DataFrame) -> float:
+    """When the last request is due."""
+    return float(frame["arrival_s"].to_numpy()[-1])
+
+
+def shots(stretch: pl.DataFrame, inputs: Inputs) -> list[Shot]:
+    """One request per row of a stretch that `name_inputs` and `cut` made."""
+    found = []
+    for row in stretch.iter_rows(named=True):
+        sample = inputs.samples[row["input"]]
+        headers = {
+            "content-type": sample.content_type,
+            "x-request-id": str(row["row"]),
+            "x-loadslice-input": sample.name,
+        }
+        for column, header in (
+            ("class", "x-loadslice-priority"),
+            ("deadline_ms", "x-loadslice-deadline-ms"),
+            ("source", "x-loadslice-source"),
+            ("tenant", "x-loadslice-tenant"),
+        ):
+            if row.get(column) is not None:
+                headers[header] = _header_value(str(row[column]))
+        found.append(Shot(row["row"], row["arrival_s"], sample.body, headers))
+    return found
+
+
+def _header_value(text: str) -> str:
+    """A recorded value as a header may carry it: no line breaks, no control characters."""
+    return "".join(character for character in text if character.isprintable()).strip()

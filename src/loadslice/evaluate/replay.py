@@ -1,0 +1,255 @@
+"""Replay a trace at a live server and say what came of it."""
+
+import ipaddress
+import socket
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
+
+import numpy as np
+import polars as pl
+
+from loadslice.evaluate import accuracy, loadgen, payloads
+from loadslice.spec.errors import InputError
+from loadslice.spec.files import Stamp, replacing
+from loadslice.spec.outcome import OUTCOMES
+from loadslice.spec.replay import REPLAY_COLUMNS, Replay, SendLagMs
+from loadslice.spec.simulation import LatencyMs
+
+REQUESTS_MAX = 1_000_000
+SEND_LAG_MS_WARN = 5.0
+"""A generator later than this at its 99th percentile measures itself; named in a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where requests go."""
+
+    url: str
+    """Of one endpoint, complete."""
+
+    @property
+    def base(self) -> str:
+        """Scheme and address."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+
+def target(url: str, pipeline: str | None, *, allow_remote: bool) -> Target:
+    """Check a URL; without a path it is the raw-bytes endpoint of ``pipeline``.
+
+    Raises:
+        InputError: Not an http URL, an address that is not this machine's, or no path and no pipeline to make one from.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InputError(f"URL '{url}': {error}. Give one like http://127.0.0.1:8000.") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError(f"URL '{url}': not like http://127.0.0.1:8000.")
+    if not allow_remote and not _is_loopback(parts.hostname, port or 80):
+        raise InputError(
+            f"URL '{url}': '{parts.hostname}' is not this machine. Load on somebody else's server needs --allow-remote."
+        )
+    if parts.path not in ("", "/"):
+        return Target(url)
+    if pipeline is None:
+        raise InputError(f"URL '{url}': no path. Add --pipeline P.yaml, or the path of the endpoint to POST to.")
+    return Target(f"{parts.scheme}://{parts.netloc}/v1/pipelines/{pipeline}")
+
+
+def _is_loopback(host: str, port: int) -> bool:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise InputError(f"URL host '{host}': no such address.") from error
+    return all(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in found)
+
+
+def require_server(where: Target) -> None:
+    """Ask the server whether it is ready, so that a replay never starts at nothing.
+
+    Raises:
+        InputError: Nobody listens there, or the server says that it is not ready.
+    """
+    # No proxy of the environment may stand between us and a server of this machine.
+    opener = build_opener(ProxyHandler({}))
+    try:
+        opener.open(Request(f"{where.base}/v2/health/ready"), timeout=10).close()  # noqa: S310 - scheme checked in target
+    except HTTPError as error:
+        error.close()
+        if error.code == 503:
+            raise InputError(
+                f"{where.base}: the server says it is not ready (503). Wait for it, or see its log."
+            ) from error
+    except (URLError, OSError) as error:
+        reason = getattr(error, "reason", error)
+        raise InputError(
+            f"{where.base}: nobody answers there ({reason}). Start it with `loadslice serve PIPELINE --http PORT`."
+        ) from error
+
+
+def replay(
+    stretch: pl.DataFrame,
+    inputs: payloads.Inputs,
+    where: Target,
+    limits: loadgen.Limits,
+    *,
+    on_answer: Callable[[loadgen.Answer], None] = lambda _: None,
+) -> tuple[pl.DataFrame, loadgen.Run]:
+    """Send a stretch (see `payloads.cut`) open loop.
+
+    Returns:
+        One row per request with `REPLAY_COLUMNS`, in order of the stretch, and how the run ended.
+    """
+    if stretch.height > REQUESTS_MAX:
+        raise InputError(
+            f"{stretch.height} requests are more than the {REQUESTS_MAX} of one replay. Use --limit or --for-s."
+        )
+    scored = inputs.score is not None and any(sample.truth is not None for sample in inputs.samples.values())
+    run = loadgen.drive(where.url, payloads.shots(stretch, inputs), limits, keep_bodies=scored, on_answer=on_answer)
+    return _rows(stretch, inputs, run.answers), run
+
+
+def _rows(stretch: pl.DataFrame, inputs: payloads.Inputs, answers: list[loadgen.Answer]) -> pl.DataFrame:
+    names = stretch["input"].to_list()
+    deadlines = stretch["deadline_ms"].to_list() if "deadline_ms" in stretch.columns else [None] * stretch.height
+    rows = []
+    for answer, name, deadline_ms in zip(answers, names, deadlines, strict=True):
+        latency_ms = None if answer.done_s is None else 1000 * (answer.done_s - answer.due_s)
+        texts = accuracy.texts_of(answer.body) if answer.body is not None else None
+        truth = inputs.samples[name].truth
+        wrong, characters = (None, None)
+        if texts is not None and truth is not None and inputs.score is not None:
+            wrong, characters = inputs.score(truth, texts)
+        within = None
+        if deadline_ms is not None:
+            within = answer.outcome == "completed" and latency_ms is not None and latency_ms <= deadline_ms
+        rows.append(
+            {
+                "row": answer.row,
+                "due_s": answer.due_s,
+                "send_lag_ms": None if answer.sent_s is None else 1000 * (answer.sent_s - answer.due_s),
+                "latency_ms": latency_ms,
+                "status": answer.status,
+                "outcome": answer.outcome,
+                "reason": answer.reason,
+                "within_deadline": within,
+                "input": name,
+                "engine": answer.engine,
+                "texts": texts,
+                "wrong_characters": wrong,
+                "characters": characters,
+            }
+        )
+    return pl.DataFrame(rows, schema=REPLAY_COLUMNS)
+
+
+def summarise(
+    rows: pl.DataFrame,
+    run: loadgen.Run,
+    *,
+    trace: str,
+    url: str,
+    speed: float,
+    from_s: float,
+    made: Stamp | None = None,
+) -> Replay:
+    """Figures over the rows of one replay; percentiles are over completed requests.
+
+    Args:
+        rows: As `replay` gives them.
+        run: How it ended.
+        trace: Path, for the record.
+        url: Where it was sent.
+        speed: Pace against the recording.
+        from_s: Begin of the stretch in the trace.
+        made: Where the document came from.
+    """
+    completed = rows.filter(pl.col("outcome") == "completed")
+    latencies_ms = completed["latency_ms"].to_numpy()
+    ended_s = (rows["due_s"] + rows["latency_ms"] / 1000).max()
+    first_s, last_due_s = rows["due_s"].min(), rows["due_s"].max()
+    assert isinstance(first_s, float)
+    assert isinstance(last_due_s, float)
+    span_s = max(ended_s if isinstance(ended_s, float) else 0.0, last_due_s) - first_s
+    late = int((completed["within_deadline"] == False).sum())  # noqa: E712 - null is not late
+    outcomes = Counter(rows["outcome"].to_list())
+    reasons = Counter(rows["reason"].drop_nulls().to_list())
+    assert sum(outcomes.values()) == rows.height
+    lag_ms = rows["send_lag_ms"].drop_nulls().to_numpy()
+    return Replay(
+        requests=rows.height,
+        outcomes={name: outcomes.get(name, 0) for name in OUTCOMES},
+        latency_ms=percentiles_ms(latencies_ms),
+        throughput_per_s=completed.height / span_s if span_s > 0 else None,
+        goodput_per_s=(completed.height - late) / span_s if span_s > 0 else None,
+        send_lag_ms=SendLagMs(p50=_quantile(lag_ms, 0.5), p99=_quantile(lag_ms, 0.99)),
+        client_errors=sum(count for reason, count in reasons.items() if _is_ours(reason)),
+        accuracy=accuracy.total(_scores(rows)),
+        trace=trace,
+        url=url,
+        speed=speed,
+        from_s=from_s,
+        span_s=span_s,
+        complete=not (run.interrupted or run.gone),
+        reasons=dict(reasons.most_common()),
+        warnings=_warnings(rows, run, lag_ms),
+        stamp=made,
+    )
+
+
+def _scores(rows: pl.DataFrame) -> list[tuple[int, int]]:
+    scored = rows.filter(pl.col("characters").is_not_null())
+    return list(zip(scored["wrong_characters"].to_list(), scored["characters"].to_list(), strict=True))
+
+
+def _is_ours(reason: str) -> bool:
+    """Blame of the client: 4xx answers other than 429 and 499, and requests it could not send."""
+    return reason == "connection_limit" or (reason.startswith("http_4") and reason not in ("http_429", "http_499"))
+
+
+def _warnings(rows: pl.DataFrame, run: loadgen.Run, lag_ms: np.ndarray) -> list[str]:
+    found = []
+    lag_p99 = _quantile(lag_ms, 0.99)
+    if lag_p99 is not None and lag_p99 > SEND_LAG_MS_WARN:
+        found.append(
+            f"The generator was late by {lag_p99:.1f} ms at its 99th percentile; latencies contain that. "
+            "Run it on another core or slow the pace with --speed."
+        )
+    completed = int((rows["outcome"] == "completed").sum())
+    if 0 < completed < 100:
+        found.append(f"Only {completed} requests completed: the 99th percentile is the slowest one or two of them.")
+    unscored = rows.filter((pl.col("outcome") == "completed") & pl.col("texts").is_null()).height
+    if 0 < unscored < completed:
+        found.append(f"{unscored} completed answers held no text and were not scored.")
+    if run.gone:
+        found.append("The server went away during the replay; requests after that failed with reason 'server_gone'.")
+    if run.interrupted:
+        found.append("Interrupted; requests that were open or not sent yet are cancelled.")
+    return found
+
+
+def percentiles_ms(latencies_ms: np.ndarray) -> LatencyMs:
+    """Percentiles of a sample by linear interpolation; all null for an empty one."""
+    return LatencyMs(
+        p50=_quantile(latencies_ms, 0.5),
+        p95=_quantile(latencies_ms, 0.95),
+        p99=_quantile(latencies_ms, 0.99),
+        mean=float(latencies_ms.mean()) if latencies_ms.size else None,
+    )
+
+
+def _quantile(values: np.ndarray, share: float) -> float | None:
+    return float(np.quantile(values, share)) if values.size else None
+
+
+def write_rows(rows: pl.DataFrame, path: Path) -> None:
+    """Write ``replay.parquet`` whole or not at all."""
+    with replacing(path) as temporary:
+        rows.write_parquet(temporary, compression="zstd")
