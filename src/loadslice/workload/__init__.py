@@ -1,1 +1,1 @@
-"""Reads request traces, measures the portrait, samples and synthesises traces."""
+"""Trace readers, portrait, waterline, sampling and synthesis."""

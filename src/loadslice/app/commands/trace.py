@@ -1,0 +1,119 @@
+"""`loadslice trace import|info|sample|synth`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from loadslice.app.output import emit, json_option, say, seed_option
+from loadslice.spec import portrait as portraits
+from loadslice.workload import importing, sample, synth, trace, words
+
+target_option = click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="Trace file to write (.parquet or .jsonl)."
+)
+
+
+@click.group(epilog="Example: loadslice trace import access.log -o traffic.parquet")
+def command() -> None:
+    """Import, describe, sample and synthesise request traces."""
+
+
+@command.command(
+    "import",
+    epilog="Example: loadslice trace import requests.csv --map when=arrival_s --map prompt_len=tokens_in -o t.parquet",
+)
+@click.argument("src", type=click.Path(path_type=Path))
+@click.option("--format", "kind", type=click.Choice(["auto", *importing.FORMATS]), default="auto", show_default=True)
+@click.option(
+    "--map", "pairs", multiple=True, metavar="COLUMN=FIELD", help="CSV: which column holds which field; may repeat."
+)
+@click.option("--time-unit", type=click.Choice(["iso", "s", "ms", "us", "ns"]), help="CSV: how times are written.")
+@click.option("--sort", is_flag=True, help="Put a file that is out of order into arrival order.")
+@click.option(
+    "--spread",
+    type=click.Choice(["uniform", "even", "none"]),
+    default="uniform",
+    show_default=True,
+    help="How to spread arrivals inside ticks.",
+)
+@click.option("--first", type=click.IntRange(min=1), help="Keep only this many requests from the start.")
+@click.option(
+    "--set", "constants", multiple=True, metavar="FIELD=VALUE", help="Same text in every row, e.g. source=api."
+)
+@click.option("--source", help="Where the data came from, kept in the file.")
+@click.option("--licence", help="Licence of the data, kept in the file.")
+@target_option
+@seed_option
+@json_option
+def import_(
+    src: Path,
+    kind: str,
+    pairs: tuple[str, ...],
+    time_unit: Any,
+    sort: bool,
+    spread: Any,
+    first: int | None,
+    constants: tuple[str, ...],
+    source: str | None,
+    licence: str | None,
+    output: Path,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Turn a log or a public trace into a trace file.
+
+    SRC may be gzip-compressed, or the folder a `loadslice.record` recorder wrote.
+    """
+    mapping = importing.column_map(pairs)
+    if kind == "auto":
+        kind, why = importing.sniff(src, mapping)
+        say(f"{src}: read as {kind} ({why})")
+    options = importing.Options(mapping=mapping, time_unit=time_unit, sort=sort, spread=spread, seed=seed)
+    found = importing.load(src, kind, options)
+    found = importing.annotate(found, first=first, constants=constants, source=source, licence=licence)
+    trace.write(found, output)
+    _report(found, output, as_json)
+
+
+@command.command(epilog="Example: loadslice trace info examples/ocr/traffic.parquet")
+@click.argument("path", metavar="T", type=click.Path(path_type=Path))
+@json_option
+def info(path: Path, as_json: bool) -> None:
+    """Rows, span, columns and notes of a trace."""
+    _report(importing.load(path), path, as_json)
+
+
+@command.command("sample", epilog="Example: loadslice trace sample week.parquet --n 500 -o sample.parquet")
+@click.argument("path", metavar="T", type=click.Path(path_type=Path))
+@click.option("--keep", type=click.Choice(["representative"]), default="representative", show_default=True)
+@click.option("--n", type=click.IntRange(min=1), required=True, help="Requests to keep.")
+@target_option
+@seed_option
+@json_option
+def sample_(path: Path, keep: str, n: int, output: Path, seed: int, as_json: bool) -> None:
+    """Keep N requests: the longest, the most complex, the burstiest stretch, and a fair draw of the rest."""
+    assert keep == "representative"
+    found = sample.representative(importing.load(path), n, seed)
+    trace.write(found, output)
+    _report(found, output, as_json)
+
+
+@command.command("synth", epilog="Example: loadslice trace synth portrait.json --hours 24 --scale 2 -o busy.parquet")
+@click.argument("path", metavar="PORTRAIT", type=click.Path(path_type=Path))
+@click.option("--hours", type=click.FloatRange(min=0, min_open=True, max=24 * 366), required=True)
+@click.option(
+    "--scale", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True, help="Times the rate."
+)
+@target_option
+@seed_option
+@json_option
+def synth_(path: Path, hours: float, scale: float, output: Path, seed: int, as_json: bool) -> None:
+    """Draw a trace that looks like a portrait."""
+    found = synth.draw(portraits.load(path), hours, scale, seed)
+    trace.write(found, output)
+    _report(found, output, as_json)
+
+
+def _report(found: trace.Trace, path: Path, as_json: bool) -> None:
+    emit(words.trace_info(found, path.name), as_json=as_json, text=lambda: words.trace_lines(found, path.name))

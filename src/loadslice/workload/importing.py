@@ -1,0 +1,250 @@
+"""Any supported file -> a trace: recognise the format, read it, order it, spread its ticks, say what was done."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from loadslice.spec.errors import InputError
+from loadslice.spec.trace import SCHEMA
+from loadslice.workload import recording, ticks, trace
+from loadslice.workload.readers import azure_llm, burstgpt, envoy, mooncake, nginx, otlp, source, table
+from loadslice.workload.readers.parsed import Parsed
+from loadslice.workload.readers.times import TimeUnit
+from loadslice.workload.trace import Trace
+
+_READERS: dict[str, Callable[[Path], Parsed]] = {
+    "nginx": nginx.read,
+    "envoy": envoy.read,
+    "azure-llm": azure_llm.read,
+    "mooncake": mooncake.read,
+    "burstgpt": burstgpt.read,
+    "otlp": otlp.read,
+}
+FORMATS = ("loadslice", "csv", *_READERS)
+
+NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to read a file that leaves a choice."""
+
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    """Column of a CSV -> column of a trace."""
+    time_unit: TimeUnit | None = None
+    sort: bool = False
+    """Put a file that must be in arrival order into it, instead of refusing it."""
+    spread: ticks.Spread = "uniform"
+    seed: int = 0
+
+
+def load(path: Path, kind: str = "auto", options: Options | None = None) -> Trace:
+    """Read a trace in any supported format.
+
+    Args:
+        path: A file, or a folder a `loadslice.record.Recorder` wrote.
+        kind: One of `FORMATS`, or ``auto``.
+        options: What the file leaves open.
+
+    Raises:
+        InputError: One line with the fault and where it stands.
+    """
+    assert kind == "auto" or kind in FORMATS, kind
+    options = options or Options()
+    if kind == "auto":
+        kind, _ = sniff(path, options.mapping)
+    if options.mapping and kind != "csv":
+        raise InputError(f"{path}: --map is for CSV files, this is read as {kind}; add --format csv if it is one.")
+    if kind == "loadslice":
+        found = recording.read(path) if path.is_dir() else trace.read(path, sort=options.sort)
+        return _spread_own(found, options)
+    parsed = table.read(path, options.mapping, options.time_unit) if kind == "csv" else _READERS[kind](path)
+    return _finish(parsed, kind, path, options)
+
+
+def sniff(path: Path, mapping: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """Recognise a format.
+
+    Returns:
+        One of `FORMATS`, and what it was recognised by.
+
+    Raises:
+        InputError: Not readable, or none of the formats.
+    """
+    if path.is_dir():
+        return "loadslice", "a recorder's folder"
+    start = source.head(path)
+    if start.startswith(b"PAR1"):
+        return "loadslice", "Parquet"
+    if not start.strip():
+        raise InputError(f"{path}: empty, no requests in it.")
+    if b"\0" in start:
+        # Says what kind of binary it is, where that is known.
+        next(source.blocks(path))
+    lines = start.decode("utf-8", errors="replace").removeprefix("\ufeff").splitlines()
+    first = next(line for line in lines if line.strip()).strip()
+    found = _sniff_json(start, first) or _sniff_text(first, mapping or {})
+    if found is None:
+        raise InputError(
+            f"{path}: format not recognised from '{first[:80]}'. Say --format {'|'.join(FORMATS)}, "
+            "or name the columns of a CSV with --map COLUMN=arrival_s."
+        )
+    return found
+
+
+def _sniff_json(start: bytes, first: str) -> tuple[str, str] | None:
+    if not first.startswith("{"):
+        return None
+    if b'"resourceSpans"' in start:
+        return "otlp", "key resourceSpans"
+    if '"hash_ids"' in first or ('"timestamp"' in first and '"input_length"' in first):
+        return "mooncake", "keys timestamp, input_length"
+    if '"arrival_s"' in first or first.startswith('{"meta"'):
+        return "loadslice", "key arrival_s"
+    return None
+
+
+def _sniff_text(first: str, mapping: Mapping[str, str]) -> tuple[str, str] | None:
+    if mapping:
+        return "csv", "--map"
+    for log, pattern in (("envoy", envoy.PATTERN), ("nginx", nginx.PATTERN)):
+        if pl.Series([first]).str.contains(pattern)[0]:
+            return log, "the form of its first line"
+    header = {name.strip().strip('"') for name in first.split(",")}
+    if set(azure_llm.NEEDED) <= header:
+        return "azure-llm", "columns TIMESTAMP, ContextTokens, GeneratedTokens"
+    if set(burstgpt.COLUMNS) <= header:
+        return "burstgpt", "columns Timestamp, Model, Request tokens, Response tokens"
+    return ("csv", "column arrival_s") if "arrival_s" in header else None
+
+
+def _finish(parsed: Parsed, kind: str, path: Path, options: Options) -> Trace:
+    notes = list(parsed.notes)
+    frame = _ordered(parsed, path, options, notes)
+    times = frame["time_ns"].to_numpy()
+    if not parsed.absolute:
+        trace.refuse_first(frame["time_ns"] < 0, frame["time_ns"], f"{path}: time", "is negative", _line_of(frame))
+    tick_ns = parsed.stamp_ns or ticks.find_tick_ns(times)
+    times = _spread(times, tick_ns, options, notes)
+    frame = frame.with_columns(time_ns=pl.Series(times))
+    if parsed.completion_stamped:
+        shift = (pl.col("latency_ms").fill_null(0.0) * 1e6).cast(pl.Int64)
+        frame = frame.with_columns(time_ns=pl.col("time_ns") - shift).sort("time_ns", maintain_order=True)
+    begin_ns = int(frame["time_ns"][0])
+    rows = frame.with_columns(arrival_s=(pl.col("time_ns") - begin_ns) / NS_PER_S).drop("time_ns", "line")
+    rows = trace.conform(rows.select("arrival_s", pl.exclude("arrival_s")), str(path), _line_of(frame))
+    meta: dict[str, Any] = {"format": kind, "source": path.name, "notes": notes}
+    if parsed.absolute:
+        meta["start_utc"] = _utc(begin_ns)
+    if tick_ns is not None and options.spread != "none":
+        meta["tick_ms"] = tick_ns / 1e6
+    return Trace(rows, {key: value for key, value in meta.items() if value not in (None, [])})
+
+
+def _line_of(frame: pl.DataFrame) -> trace.Locate:
+    return lambda index: f"line {frame['line'][index]}"
+
+
+def _ordered(parsed: Parsed, path: Path, options: Options, notes: list[str]) -> pl.DataFrame:
+    frame = parsed.frame
+    falls = frame["time_ns"].diff() < 0
+    if not falls.any():
+        return frame
+    if not (parsed.completion_order or options.sort):
+        index = int(falls.fill_null(value=False).arg_true()[0])
+        raise InputError(
+            f"{path}: line {frame['line'][index]}: earlier than the line before; times must not fall. "
+            "If the file is merely out of order, add --sort."
+        )
+    why = "the log is written when requests end" if parsed.completion_order else "--sort"
+    notes.append(f"rows were not in time order ({int(falls.sum())} steps back) and were sorted: {why}")
+    return frame.sort("time_ns", maintain_order=True)
+
+
+def _spread(times: ticks.Times, tick_ns: int | None, options: Options, notes: list[str]) -> ticks.Times:
+    if tick_ns is None:
+        return times
+    length = f"{tick_ns / 1e6:g} ms"
+    if options.spread == "none":
+        notes.append(f"times come in ticks of {length} and were left so (--spread none)")
+        return times
+    how = f"uniformly, seed {options.seed}" if options.spread == "uniform" else "evenly"
+    notes.append(f"times come in ticks of {length}: arrivals were spread inside the tick ({how})")
+    return ticks.spread(times, tick_ns, options.spread, np.random.default_rng(options.seed))
+
+
+def _spread_own(found: Trace, options: Options) -> Trace:
+    """Spread ticks in an own trace that does not say it was done already."""
+    if "tick_ms" in found.meta:
+        return found
+    times = (found.frame["arrival_s"] * NS_PER_S).round(0).cast(pl.Int64).to_numpy()
+    tick_ns = ticks.find_tick_ns(times)
+    if tick_ns is None:
+        return found
+    notes = found.notes
+    spread_ns = _spread(times, tick_ns, options, notes)
+    meta = {**found.meta, "notes": notes}
+    if options.spread == "none":
+        return Trace(found.frame, meta)
+    arrivals = pl.Series("arrival_s", (spread_ns - spread_ns[0]) / NS_PER_S)
+    return Trace(found.frame.with_columns(arrivals), {**meta, "tick_ms": tick_ns / 1e6})
+
+
+def _utc(since_epoch_ns: int) -> str:
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=since_epoch_ns // 1000)
+    return moment.isoformat()
+
+
+def column_map(pairs: tuple[str, ...]) -> dict[str, str]:
+    """Parse ``COLUMN=FIELD`` pairs; the other way round is understood where only one side is a field.
+
+    Raises:
+        InputError: Not a pair, not a field, or a field twice.
+    """
+    mapping: dict[str, str] = {}
+    for pair in pairs:
+        # A column's name may hold "=", a field's may not.
+        left, _, right = pair.rpartition("=")
+        if trace.column_type(right) is None:
+            right, _, left = pair.partition("=")
+        if not left or trace.column_type(right) is None or right == "blocks":
+            raise InputError(f"--map {pair}: expected COLUMN=FIELD with a field of {', '.join(SCHEMA)}, stage_ms.NAME.")
+        if right in mapping.values() or left in mapping:
+            raise InputError(f"--map {pair}: '{right if right in mapping.values() else left}' is mapped twice.")
+        mapping[left] = right
+    return mapping
+
+
+def annotate(
+    found: Trace, *, first: int | None, constants: tuple[str, ...], source: str | None, licence: str | None
+) -> Trace:
+    """Cut a trace short and say where it came from.
+
+    Args:
+        found: The trace.
+        first: Requests to keep from the start; ``None``: all.
+        constants: ``FIELD=VALUE`` for text columns.
+        source: Replaces the name of the file.
+        licence: Of the data.
+
+    Raises:
+        InputError: A constant for a column that is not text.
+    """
+    frame, notes = found.frame, found.notes
+    if first is not None and first < frame.height:
+        notes.append(f"the first {first} of {frame.height} requests")
+        frame = frame.head(first)
+    for pair in constants:
+        name, _, value = pair.partition("=")
+        if SCHEMA.get(name) != pl.String() or not value:
+            texts = ", ".join(field for field, kind in SCHEMA.items() if kind == pl.String())
+            raise InputError(f"--set {pair}: expected FIELD=VALUE with a field of {texts}.")
+        frame = frame.with_columns(pl.lit(value).alias(name))
+    meta = {**found.meta, "notes": notes, "source": source or found.meta.get("source"), "licence": licence}
+    meta = {key: value for key, value in meta.items() if value not in (None, [])}
+    return Trace(trace.conform(frame, "--set"), meta)

@@ -1,0 +1,1 @@
+"""One file per trace format; each turns a file into `parsed.Parsed`."""

@@ -1,0 +1,178 @@
+"""CSV with a header: any table through a column map; the public CSV traces are special cases of it."""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from loadslice.spec.errors import InputError
+from loadslice.workload import trace
+from loadslice.workload.readers import source, times
+from loadslice.workload.readers.parsed import Parsed, gather
+from loadslice.workload.readers.times import TimeUnit
+
+
+def header_of(path: Path) -> list[str]:
+    """Column names of a CSV file.
+
+    Raises:
+        InputError: Empty, or a name twice.
+    """
+    first = source.head(path).removeprefix(b"\xef\xbb\xbf").split(b"\n", 1)[0]
+    names = [name.strip() for name in next(csv.reader([first.decode(errors="replace").rstrip("\r")]), [])]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise InputError(f"{path}: line 1: column '{min(twice)}' stands twice.")
+    return names
+
+
+def read(path: Path, mapping: Mapping[str, str], time_unit: TimeUnit | None = None) -> Parsed:
+    """Read any CSV with a header.
+
+    Args:
+        path: The file.
+        mapping: Column of the file -> column of a trace; columns that already have a trace's name need none.
+        time_unit: How times are written; ``None``: decided from the first.
+
+    Raises:
+        InputError: Unreadable, a mapped column absent, or a value of the wrong type (with its line).
+    """
+    header = header_of(path)
+    chosen = _chosen(path, header, mapping)
+    left_out = [name for name in header if name not in chosen]
+    notes = (f"columns not used: {', '.join(left_out)[:200]}",) if left_out else ()
+    parsed = parse(path, header, chosen, time_unit)
+    if not parsed.absolute and time_unit is None:
+        notes = (*notes, "times were read as seconds; say --time-unit if they are not")
+    return replace(parsed, notes=notes)
+
+
+def need(path: Path, header: list[str], names: Iterable[str]) -> None:
+    """Refuse a table that lacks one of these columns."""
+    for name in names:
+        if name not in header:
+            raise InputError(f"{path}: line 1: no column '{name}'; found {', '.join(header)[:200]}.")
+
+
+def _chosen(path: Path, header: list[str], mapping: Mapping[str, str]) -> dict[str, str]:
+    need(path, header, mapping)
+    targets = set(mapping.values())
+    chosen = {
+        name: name
+        for name in header
+        if trace.column_type(name) is not None and name not in targets and name != "blocks"
+    }
+    chosen.update(mapping)
+    if "arrival_s" not in chosen.values():
+        raise InputError(
+            f"{path}: line 1: no column 'arrival_s'; found {', '.join(header)[:200]}. "
+            "Name one with --map COLUMN=arrival_s."
+        )
+    return chosen
+
+
+def parse(path: Path, header: list[str], chosen: Mapping[str, str], time_unit: TimeUnit | None) -> Parsed:
+    """Read the chosen columns of a table.
+
+    Args:
+        path: The file.
+        header: All its columns.
+        chosen: Column of the file -> column of a trace; ``arrival_s`` among them.
+        time_unit: How times are written; ``None``: decided from the first.
+
+    Raises:
+        InputError: A value of the wrong type, with its line.
+    """
+    time_column = next(column for column, field in chosen.items() if field == "arrival_s")
+    unit, absolute = time_unit, time_unit == "iso"
+    parts: list[pl.DataFrame] = []
+    for rows in text_rows(path, header):
+        texts = rows[time_column]
+        if not parts:
+            unit, absolute = _unit(texts, time_unit)
+        assert unit is not None
+        stamps = times.to_ns(texts, unit)
+        times.refuse_unparsed(stamps, texts, rows["line"], f"{path}: {time_column}")
+        others = [
+            _typed(rows[column], field, rows["line"], path) for column, field in chosen.items() if field != "arrival_s"
+        ]
+        parts.append(pl.DataFrame([stamps.rename("time_ns"), *others, rows["line"]]))
+    frame = gather(parts, path)
+    return Parsed(frame, source="csv", absolute=absolute)
+
+
+def _unit(texts: pl.Series, stated: TimeUnit | None) -> tuple[TimeUnit, bool]:
+    first = texts.drop_nulls().first()
+    guessed, absolute = times.guess_unit(str(first))
+    if stated is None:
+        return guessed, absolute
+    return stated, stated == "iso" or (absolute and stated == guessed)
+
+
+def _typed(texts: pl.Series, field: str, lines: pl.Series, path: Path) -> pl.Series:
+    kind = trace.column_type(field)
+    assert kind is not None, field
+    texts = texts.str.strip_chars()
+    texts = texts.set(texts == "", None)
+    if kind == pl.String():
+        return texts.rename(field)
+    # Through a float: tables of other programs write whole numbers as `12.0`.
+    numbers = texts.cast(pl.Float64, strict=False)
+    if kind.is_integer():
+        numbers = numbers.set(numbers != numbers.round(0), None).cast(kind, strict=False)
+    bad = (numbers.is_null() & texts.is_not_null()).arg_true()
+    if len(bad):
+        index = int(bad[0])
+        raise InputError(f"{path}: line {lines[index]}: {texts.name}: '{texts[index][:60]}' is not a {field} ({kind}).")
+    return numbers.rename(field)
+
+
+def text_rows(path: Path, header: list[str]) -> Iterator[pl.DataFrame]:
+    """Read rows as strings, with a column ``line``.
+
+    Raises:
+        InputError: A row with more fields than the header, with its line.
+    """
+    schema = dict.fromkeys(header, pl.String)
+    for block in source.blocks(path, quoted=True):
+        first = block.first_line == 1
+        data = block.data.split(b"\n", 1)[1] if first else block.data
+        body = source.Block(data, block.first_line + 1 if first else block.first_line)
+        if not data.strip():
+            continue
+        try:
+            rows = pl.read_csv(io.BytesIO(data), has_header=False, schema=schema, infer_schema=False)
+        except pl.exceptions.PolarsError as error:
+            raise InputError(f"{path}: {_fault(body, len(header), error)}.") from error
+        if "line" in header:
+            rows = rows.rename({"line": "line of the file"})
+        yield rows.with_columns(line=_line_numbers(body, rows.height))
+
+
+def _line_numbers(block: source.Block, height: int) -> pl.Series:
+    if block.data.count(b"\n") == height:
+        return pl.int_range(block.first_line, block.first_line + height, dtype=pl.Int64, eager=True)
+    # Quoted newlines or blank lines: count as the csv module does, more slowly.
+    reader = csv.reader(io.StringIO(block.data.decode(), newline=""))
+    begun, numbers = block.first_line, []
+    for row in reader:
+        if row:
+            numbers.append(begun)
+        begun = block.first_line + reader.line_num
+    return pl.Series("line", (numbers + [begun] * height)[:height], dtype=pl.Int64)
+
+
+def _fault(block: source.Block, columns: int, error: Exception) -> str:
+    reader = csv.reader(io.StringIO(block.data.decode(), newline=""))
+    begun = block.first_line
+    try:
+        for row in reader:
+            if len(row) > columns:
+                return f"line {begun} has {len(row)} fields, the header {columns}"
+            begun = block.first_line + reader.line_num
+    except csv.Error as found:
+        return f"line {begun}: {found}"
+    return f"not a CSV table ({str(error).splitlines()[0][:120]})"
