@@ -2,15 +2,15 @@
 
 A lane is ready when its rows fill a batch, or its oldest has waited ``min(window, slack)``, where slack is what its
 expiry leaves after the expected service. Lanes are asked highest class first, the oldest head first inside a class; a
-lane that still waits for company does not hold up a lower class. A batch is filled from its lane highest class first and
-in order, and stops at the first that does not fit: nobody overtakes.
+lane that still waits for company does not hold up a lower class. A batch is filled from its lane highest class first
+and in order, and stops at the first that does not fit: nobody overtakes.
 """
 
 from loadslice.policy import columns as c
-from loadslice.policy.ends import finish, say
+from loadslice.policy.ends import say
 from loadslice.policy.kernel import kernel
 from loadslice.policy.queues import unlink
-from loadslice.policy.routing import HOPELESS, SHED, service_ns
+from loadslice.policy.routing import dropped, service_ns
 from loadslice.policy.tables import State, Tables
 
 
@@ -84,18 +84,12 @@ def close_batch(now_ns: int, tables: Tables, state: State, engine: int, lane: in
         while not full and state.lanes[engine, priority, lane, c.L_HEAD] >= 0:
             request = state.lanes[engine, priority, lane, c.L_HEAD]
             row = state.requests[request]
-            deadline = row[c.R_DEADLINE_NS]
-            if (
-                deadline < c.FOREVER
-                and now_ns + service_ns(tables, state, stage, engine, bucket, row[c.R_ITEMS]) > deadline
-            ):
-                unlink(tables, state, request)
-                finish(state, request, SHED, HOPELESS, 0)
-                continue
             if count > 0 and (rows + row[c.R_ITEMS] > size or count == state.members.shape[1]):
                 full = True
                 break
             unlink(tables, state, request)
+            if row[c.R_DEADLINE_NS] < c.FOREVER and dropped(now_ns, tables, state, request, engine, 0):
+                continue
             row[c.R_STATUS] = c.RUNNING
             row[c.R_SLOT] = slot
             member = state.members[slot, count]

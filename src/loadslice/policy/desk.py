@@ -170,8 +170,6 @@ def on_batch_done(now_ns: int, tables: Tables, state: State, slot: int, epoch: i
             finish(state, request, FAILED, STAGE_FAILED, 0)
         elif last:
             finish(state, request, COMPLETED, NO_REASON, 0)
-        elif row[c.R_DEADLINE_NS] <= now_ns:
-            finish(state, request, EXPIRED, DEADLINE, 0)
         else:
             row[c.R_STAGE] += 1
             row[c.R_ITEMS] = results[index, 0]

@@ -1,7 +1,7 @@
 """The event log: every call into the core as one row, so that a run can be decided again from its journal.
 
-A row is ``[kind, now_ns, 9 arguments]``; a BATCH_DONE is followed by one RESULT row per member. `decide` feeds rows to the
-core and is what live and simulated journals are replayed with.
+A row is ``[kind, now_ns, 9 arguments]``; a BATCH_DONE is followed by one RESULT row per member. `decide` feeds rows
+to the core and is what live and simulated journals are replayed with.
 """
 
 import numpy as np

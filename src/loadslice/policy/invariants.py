@@ -54,8 +54,9 @@ def _check_queues(tables: Tables, state: State, engine: int) -> set[int]:
             previous, sequence, length, request = -1, -1, 0, head
             while request >= 0:
                 row = state.requests[request]
-                assert row[c.R_STATUS] == c.QUEUED and row[c.R_ENGINE] == engine, "order: a queue holds its own"
-                assert row[c.R_CLASS] == priority and row[c.R_PREVIOUS] == previous, "order: links agree"
+                place = (c.QUEUED, engine, priority, previous)
+                found = tuple(int(row[column]) for column in (c.R_STATUS, c.R_ENGINE, c.R_CLASS, c.R_PREVIOUS))
+                assert found == place, "order: a queue holds its own, and its links agree"
                 assert row[c.R_SEQUENCE] > sequence, "order: FIFO inside (class, stage, bucket)"
                 assert row[c.R_ARRIVED_NS] <= row[c.R_ENQUEUED_NS] <= state.counters[c.C_NOW_NS], "order: causality"
                 seen.add(request)

@@ -1,9 +1,9 @@
 """The one door to numba.
 
-Every decision is a plain Python function under `@kernel`; with ``NUMBA_DISABLE_JIT=1`` it runs uncompiled, byte for byte
-the same. No fastmath, Python's division rules, and a cache that cannot go stale: numba checks only the file a function
-stands in, and would serve a caller compiled against yesterday's callee. So the cache folder is named by the hash of every
-source file that compiled code may come from; any edit starts a new folder.
+Every decision is a plain Python function under `@kernel`; with ``NUMBA_DISABLE_JIT=1`` it runs uncompiled, byte for
+byte the same. No fastmath, Python's division rules, and a cache that cannot go stale: numba checks only the file a
+function stands in, and would serve a caller compiled against yesterday's callee. So the cache folder is named by the
+hash of every source file that compiled code may come from; any edit starts a new folder.
 """
 
 import hashlib

@@ -12,7 +12,7 @@ from loadslice.policy.tables import State, Tables
 @kernel
 def lane_of(tables: Tables, stage: int, bucket: int) -> int:
     """Lane of a stage's shape bucket."""
-    return tables.stages[stage, c.S_FIRST_LANE] + bucket
+    return int(tables.stages[stage, c.S_FIRST_LANE] + bucket)
 
 
 @kernel

@@ -16,10 +16,10 @@ from loadslice.policy.queues import newest_below, push, unlink
 from loadslice.policy.tables import State, Tables
 from loadslice.spec.outcome import Outcome, Reason
 
-FAILED, REJECTED, SHED = int(Outcome.FAILED), int(Outcome.REJECTED), int(Outcome.SHED)
+FAILED, REJECTED, SHED, EXPIRED = (int(o) for o in (Outcome.FAILED, Outcome.REJECTED, Outcome.SHED, Outcome.EXPIRED))
 PREFERRED, FAILOVER, INELIGIBLE = int(Reason.PREFERRED), int(Reason.FAILOVER), int(Reason.INELIGIBLE)
 QUEUE_FULL, DISPLACED, HOPELESS = int(Reason.QUEUE_FULL), int(Reason.DISPLACED), int(Reason.HOPELESS)
-ENGINE_DOWN = int(Reason.ENGINE_DOWN)
+ENGINE_DOWN, DEADLINE = int(Reason.ENGINE_DOWN), int(Reason.DEADLINE)
 
 HINT_FLOOR_NS = 50_000_000
 """A client told to come back sooner than 50 ms would rather wait; the hint of an unknown drain rate is this too."""
@@ -179,6 +179,23 @@ def hint_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
 
 
 @kernel
+def dropped(now_ns: int, tables: Tables, state: State, request: int, engine: int, wait: int) -> bool:
+    """End a request that cannot meet its deadline on an engine after a wait: expired already, or hopeless.
+
+    The request stands in no queue.
+    """
+    row = state.requests[request]
+    if row[c.R_DEADLINE_NS] <= now_ns:
+        finish(state, request, EXPIRED, DEADLINE, 0)
+        return True
+    needed_ns = service_ns(tables, state, row[c.R_STAGE], engine, row[c.R_BUCKET], row[c.R_ITEMS])
+    if now_ns + wait + needed_ns > row[c.R_DEADLINE_NS]:
+        finish(state, request, SHED, HOPELESS, hint_ns(now_ns, tables, state, engine))
+        return True
+    return False
+
+
+@kernel
 def settle(now_ns: int, tables: Tables, state: State, request: int, engine: int, reason: int) -> None:
     """Queue a request on an engine that has room for it."""
     row = state.requests[request]
@@ -219,11 +236,10 @@ def place(now_ns: int, tables: Tables, state: State, request: int) -> None:
         if target >= 0:
             engine = target
             reason = FAILOVER
-    if row[c.R_DEADLINE_NS] < c.FOREVER:
-        needed_ns = service_ns(tables, state, stage, engine, row[c.R_BUCKET], row[c.R_ITEMS])
-        if now_ns + wait_ns(now_ns, tables, state, engine) + needed_ns > row[c.R_DEADLINE_NS]:
-            finish(state, request, SHED, HOPELESS, hint_ns(now_ns, tables, state, engine))
-            return
+    if row[c.R_DEADLINE_NS] < c.FOREVER and dropped(
+        now_ns, tables, state, request, engine, wait_ns(now_ns, tables, state, engine)
+    ):
+        return
     if not has_room(tables, state, engine):
         victim = newest_below(state, engine, row[c.R_CLASS])
         hint = hint_ns(now_ns, tables, state, engine)
@@ -238,7 +254,7 @@ def place(now_ns: int, tables: Tables, state: State, request: int) -> None:
 
 @kernel
 def move(now_ns: int, tables: Tables, state: State, request: int) -> bool:
-    """Fail a request over after a failure of its engine or a stage timeout: once per stage, to a backup with spare quota.
+    """Fail a request over after its engine or its stage's time failed: once per stage, to a backup with spare quota.
 
     The request stands in no queue. Its stage timeout starts anew; its deadline does not.
 

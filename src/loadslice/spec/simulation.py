@@ -7,6 +7,9 @@ import msgspec
 from loadslice.spec.files import Stamp
 
 
+Basis = Literal["simulated on measured times", "simulated on modelled times", "simulated on emulated times"]
+
+
 class LatencyMs(msgspec.Struct, frozen=True, kw_only=True):
     """Percentiles of completed requests, milliseconds; null when nothing completed."""
 
@@ -56,7 +59,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     compile_s: float
     """Time spent loading or compiling kernels, not in the figures above."""
     journal_sha256: str
-    basis: Literal["simulated on measured times", "simulated on modelled times", "simulated on emulated times"]
+    basis: Basis
     seed: int
     span_s: float
     warnings: list[str] = []

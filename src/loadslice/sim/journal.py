@@ -1,0 +1,126 @@
+"""Writes a simulated run as a journal, in the columns a live one has."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from loadslice.policy import events
+from loadslice.policy.tables import Int64s
+from loadslice.sim import loop
+from loadslice.sim.simulate import Run
+from loadslice.spec import journal as spec
+from loadslice.spec.files import Stamp, encode_json, replacing, write_bytes
+from loadslice.spec.outcome import OUTCOMES, REASONS, Outcome
+from loadslice.spec.pipeline import CLASSES
+
+
+def write(finished: Run, folder: Path, pipeline_yaml: str, stamped: Stamp | None = None) -> None:
+    """Write ``journal.json`` and its three tables; the head comes last, so a folder with a head is whole.
+
+    Args:
+        finished: A run made with ``journal=True``.
+        folder: Made if absent.
+        pipeline_yaml: The pipeline file's text.
+        stamped: Inputs and versions.
+
+    Raises:
+        InputError: The folder cannot be written to.
+    """
+    record = finished.record
+    assert len(record.events) > 0, "run(..., journal=True) keeps what a journal needs"
+    for name, frame in (("requests", requests(finished)), ("stages", stages(finished)), ("events", _events(finished))):
+        with replacing(folder / f"{name}.parquet") as path:
+            frame.write_parquet(path)
+    counts = np.bincount(record.outcome, minlength=len(OUTCOMES) + 1)[1:]
+    head = spec.JournalHead(
+        schema=spec.SCHEMA_VERSION,
+        pipeline=finished.pipeline.pipeline,
+        basis="emulated" if finished.basis == "simulated on emulated times" else "simulated",
+        requests=len(record.outcome),
+        outcomes=dict(zip(OUTCOMES, map(int, counts), strict=True)),
+        clean=True,
+        span_ns=int(record.end_ns.max()),
+        pipeline_yaml=pipeline_yaml,
+        effects_sha256=effects_sha256(record.effects[: record.counts[loop.N_EFFECTS]]),
+        stamp=stamped,
+    )
+    write_bytes(folder / "journal.json", encode_json(head))
+
+
+def effects_sha256(effects: Int64s) -> str:
+    """Hash of decisions in order, as little-endian int64 rows."""
+    return hashlib.sha256(np.ascontiguousarray(effects, dtype="<i8").tobytes()).hexdigest()
+
+
+def requests(finished: Run) -> pl.DataFrame:
+    """One row per request."""
+    record, traffic = finished.record, finished.traffic
+    rows = len(record.outcome)
+    names = list(OUTCOMES)
+    return _typed(
+        {
+            "tag": np.arange(rows),
+            "arrival_ns": traffic.arrival_ns,
+            "end_ns": record.end_ns,
+            "outcome": [names[code - Outcome.COMPLETED] for code in record.outcome],
+            "reason": [REASONS[code] for code in record.reason],
+            "class": [CLASSES[code] for code in traffic.priority],
+            "hint_ns": record.hint_ns,
+            "reply_ns": finished.overhead_ns,
+        },
+        spec.REQUEST_COLUMNS,
+        rows,
+    )
+
+
+def stages(finished: Run) -> pl.DataFrame:
+    """One row per request and stage that was finished."""
+    timeline = finished.record.timeline
+    tags, index = np.nonzero(timeline[:, :, loop.T_DONE_NS] >= 0)
+    lines = timeline[tags, index]
+    work = finished.traffic.work[tags]
+    bucket = finished.traffic.bucket[work, index]
+    stage_names = [stage.name for stage in finished.pipeline.stages]
+    engine_names = list(finished.pipeline.engines)
+    shape: Callable[[int, int], list[int] | None] = lambda s, b: (  # noqa: E731
+        finished.pipeline.stages[s].buckets[b] if b < len(finished.pipeline.stages[s].buckets) else None
+    )
+    return _typed(
+        {
+            "tag": tags,
+            "stage": [stage_names[s] for s in index],
+            "engine": [engine_names[e] for e in lines[:, loop.T_ENGINE]],
+            "placed": [REASONS[code] for code in lines[:, loop.T_REASON]],
+            "bucket": bucket,
+            "items": finished.traffic.items[work, index],
+            "batch_rows": lines[:, loop.T_BATCH_ROWS],
+            "enqueued_ns": lines[:, loop.T_ENQUEUED_NS],
+            "dispatched_ns": lines[:, loop.T_DISPATCHED_NS],
+            "started_ns": lines[:, loop.T_DISPATCHED_NS],
+            "done_ns": lines[:, loop.T_DONE_NS],
+            "shape": [shape(int(s), int(b)) for s, b in zip(index, bucket, strict=True)],
+        },
+        spec.STAGE_COLUMNS,
+        len(tags),
+    )
+
+
+def _events(finished: Run) -> pl.DataFrame:
+    rows = finished.record.events[: finished.record.counts[loop.N_EVENTS]]
+    assert rows.shape[1] == events.EVENT_COLUMNS
+    return pl.DataFrame(rows, schema=spec.EVENT_COLUMNS, orient="row")
+
+
+def _typed(columns: dict[str, Any], schema: dict[str, pl.DataType], rows: int) -> pl.DataFrame:
+    """A frame of a journal's schema; columns a simulation cannot know are null."""
+    series = [
+        pl.Series(name, columns[name], dtype=kind, strict=False)
+        if name in columns
+        else pl.Series(name, [None] * rows, dtype=kind)
+        for name, kind in schema.items()
+    ]
+    return pl.DataFrame(series)

@@ -1,0 +1,222 @@
+"""Service times: lowers a latency table to arrays, and draws from them.
+
+A distribution per (stage, engine, bucket, rows) is a quantile function on a fixed grid, or a family with its
+parameters. Between measured row counts quantiles are interpolated; beyond the last they grow in proportion to rows.
+Where the table holds a second distribution taken beside other work, the pair says how much the machine's other engines
+slow this one.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadslice.policy.estimate import typical_ms
+from loadslice.policy.kernel import kernel
+from loadslice.policy.tables import Int64s
+from loadslice.sim.draws import normal, uniform
+from loadslice.spec.errors import InputError
+from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
+from loadslice.spec.pipeline import Pipeline, Stage
+
+Float64s = NDArray[np.float64]
+
+GRID = 65
+"""Points of a quantile function, 0 and 1 included."""
+
+QUANTILES, CONSTANT, EXPONENTIAL, LOGNORMAL = range(4)
+_FAMILIES = {"constant": CONSTANT, "exponential": EXPONENTIAL, "lognormal": LOGNORMAL}
+
+_NS_PER_MS = 1_000_000
+
+
+class Service(NamedTuple):
+    """Service-time distributions. S stages, E engines, B buckets, K row counts."""
+
+    knots: Int64s
+    """[S, E, B, K] row counts that were measured, ascending; 0 marks the end"""
+    family: Int64s
+    """[S, E, B, K]"""
+    scale: Float64s
+    """[S, E, B, K, 2] mean in ns; sigma of the logarithm"""
+    quantile_ns: Float64s
+    """[S, E, B, K, GRID]"""
+    contention: Float64s
+    """[S, E, B] slow-down beside other work on this machine, at least 1"""
+    threads: Int64s
+    """[E] processor threads a busy slot keeps busy on the machine that is shared"""
+    cores: float
+    """Processor cores that are shared; inf: engines do not share any"""
+
+
+def quantile_function(times: Milliseconds) -> Float64s:
+    """A distribution as GRID quantiles, in nanoseconds.
+
+    Samples give theirs. Percentiles are joined by straight lines; nothing is known below p50 and above p99, so the
+    lower half mirrors the step to p90 at half its width and the top ends at p99.
+    """
+    grid = np.linspace(0.0, 1.0, GRID)
+    if times.samples is not None:
+        from_samples: Float64s = np.quantile(np.array(times.samples, np.float64), grid) * _NS_PER_MS
+        return from_samples
+    p50 = typical_ms(times)
+    p90 = times.p90 if times.p90 is not None else p50
+    p99 = times.p99 if times.p99 is not None else p90
+    low = max(0.5 * p50, p50 - 0.5 * (p90 - p50))
+    joined: Float64s = np.interp(grid, [0.0, 0.5, 0.9, 0.99, 1.0], [low, p50, p90, p99, p99]) * _NS_PER_MS
+    return joined
+
+
+def lower_service(pipeline: Pipeline, latency: LatencyTable, path: str = "latency table") -> tuple[Service, list[str]]:
+    """Lower a latency table for one pipeline.
+
+    Args:
+        pipeline: Stages in execution order.
+        latency: Checked by `spec.latency.load`.
+        path: Named in errors.
+
+    Returns:
+        The arrays, and one warning for each shape whose times had to be scaled from another shape.
+
+    Raises:
+        InputError: A stage has no time at all on one of its engines.
+    """
+    stages, engines = pipeline.stages, list(pipeline.engines)
+    buckets = max(len(stage.buckets) for stage in stages) + 1
+    found: dict[tuple[int, int, int], list[Entry]] = {}
+    factor: dict[tuple[int, int, int], float] = {}
+    warnings: list[str] = []
+    for s, stage in enumerate(stages):
+        for name in stage.engine_names:
+            entries = [entry for entry in latency.entries if (entry.variant, entry.engine) == (stage.variant_id, name)]
+            if not entries:
+                raise InputError(
+                    f"{path}: stage '{stage.name}' has no time on engine '{name}' (variant '{stage.variant_id}'). "
+                    f"Run `loadslice profile PIPELINE --on {name}`, or add an entry."
+                )
+            for bucket in range(len(stage.buckets) + 1):
+                key = (s, engines.index(name), bucket)
+                found[key], factor[key] = _nearest(entries, stage, bucket)
+                if factor[key] != 1.0 and bucket < len(stage.buckets) and _accepts(stage, name, bucket):
+                    warnings.append(
+                        f"{stage.name} on {name} at {stage.buckets[bucket]} was not measured: "
+                        f"taken as {factor[key]:.2f} x its nearest shape."
+                    )
+    knots = max(len(entries) for entries in found.values())
+    shape = (len(stages), len(engines), buckets, knots)
+    service = Service(
+        knots=np.zeros(shape, np.int64),
+        family=np.zeros(shape, np.int64),
+        scale=np.zeros((*shape, 2)),
+        quantile_ns=np.zeros((*shape, GRID)),
+        contention=np.ones(shape[:3]),
+        threads=np.array([_shared_threads(pipeline, name) for name in engines], np.int64),
+        cores=_shared_cores(latency),
+    )
+    for key, entries in found.items():
+        _fill(service, key, entries, factor[key])
+    return service, warnings
+
+
+def _accepts(stage: Stage, engine: str, bucket: int) -> bool:
+    accept = stage.accept.get(engine)
+    if accept is None or accept.shape is None:
+        return True
+    return all(side <= most for side, most in zip(stage.buckets[bucket], accept.shape[1:], strict=True))
+
+
+def _nearest(entries: list[Entry], stage: Stage, bucket: int) -> tuple[list[Entry], float]:
+    """Entries of a bucket, or of the shape nearest in elements with the factor their times are scaled by."""
+    shape = stage.buckets[bucket] if bucket < len(stage.buckets) else None
+    own = [entry for entry in entries if entry.shape == shape] or [entry for entry in entries if entry.shape is None]
+    if own or shape is None:
+        return sorted(own or entries, key=lambda entry: entry.batch), 1.0
+    elements = math.prod(shape)
+    nearest = min(
+        (entry.shape for entry in entries if entry.shape is not None),
+        key=lambda other: abs(math.log(math.prod(other) / elements)),
+    )
+    near = [entry for entry in entries if entry.shape == nearest]
+    return sorted(near, key=lambda entry: entry.batch), elements / math.prod(nearest)
+
+
+def _shared_threads(pipeline: Pipeline, engine: str) -> int:
+    """Processor threads a busy slot takes from the others: those of engines that run on this processor."""
+    settings = pipeline.engines[engine]
+    on_host = settings.device is None or settings.device.upper().startswith("CPU")
+    return settings.threads if on_host and settings.backend in {"onnxruntime", "openvino", "python"} else 0
+
+
+def _shared_cores(latency: LatencyTable) -> float:
+    """Cores of the machine the table was measured on; a table of no machine has nothing to share."""
+    if latency.stamp is None or not any(entry.contended_ms is not None for entry in latency.entries):
+        return math.inf
+    return float(latency.stamp.machine.get("cpus", math.inf))
+
+
+def _fill(service: Service, key: tuple[int, int, int], entries: list[Entry], factor: float) -> None:
+    ratios = []
+    for knot, entry in enumerate(entries):
+        place = (*key, knot)
+        times = entry.latency_ms
+        service.knots[place] = entry.batch
+        if times.family is None or times.mean is None:
+            service.quantile_ns[place] = quantile_function(times) * factor
+        else:
+            service.family[place] = _FAMILIES[times.family]
+            cv = times.cv if times.cv is not None else 1.0
+            sigma = math.sqrt(math.log(1.0 + cv * cv)) if times.family == "lognormal" else 0.0
+            service.scale[place] = times.mean * _NS_PER_MS * factor, sigma
+        if entry.contended_ms is not None:
+            ratios.append(typical_ms(entry.contended_ms) / max(typical_ms(times), 1e-9))
+    if ratios:
+        service.contention[key] = max(1.0, float(np.median(ratios)))
+
+
+@kernel
+def draw_at(service: Service, seed: int, tag: int, stage: int, engine: int, bucket: int, knot: int) -> float:
+    """One service time in ns at a measured row count."""
+    family = service.family[stage, engine, bucket, knot]
+    if family == QUANTILES:
+        position = uniform(seed, tag, stage) * (GRID - 1)
+        below = int(position)
+        low = service.quantile_ns[stage, engine, bucket, knot, below]
+        return float(low + (position - below) * (service.quantile_ns[stage, engine, bucket, knot, below + 1] - low))
+    mean_ns = service.scale[stage, engine, bucket, knot, 0]
+    if family == CONSTANT:
+        return float(mean_ns)
+    if family == EXPONENTIAL:
+        return -math.log(uniform(seed, tag, stage)) * float(mean_ns)
+    sigma = service.scale[stage, engine, bucket, knot, 1]
+    return float(mean_ns) * math.exp(sigma * normal(seed, tag, stage) - 0.5 * sigma * sigma)
+
+
+@kernel
+def draw_ns(service: Service, seed: int, tag: int, stage: int, engine: int, bucket: int, rows: int) -> float:
+    """Service time in ns of a batch that has the machine to itself.
+
+    Args:
+        service: Distributions.
+        seed: The run's.
+        tag: The batch's first member.
+        stage: Stage index.
+        engine: Engine index.
+        bucket: Shape bucket.
+        rows: Rows in the batch, at least 1.
+
+    Returns:
+        Nanoseconds, at least 1.
+    """
+    knots = service.knots[stage, engine, bucket]
+    upper = 0
+    while upper + 1 < knots.shape[0] and knots[upper] < rows and knots[upper + 1] > 0:
+        upper += 1
+    at_upper = draw_at(service, seed, tag, stage, engine, bucket, upper)
+    if knots[upper] == rows or upper == 0 or knots[upper] < rows:
+        if knots[upper] < rows:
+            return max(1.0, at_upper * rows / knots[upper])
+        return max(1.0, at_upper)
+    at_lower = draw_at(service, seed, tag, stage, engine, bucket, upper - 1)
+    share = (rows - knots[upper - 1]) / (knots[upper] - knots[upper - 1])
+    return max(1.0, at_lower + share * (at_upper - at_lower))
