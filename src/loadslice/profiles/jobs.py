@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from loadslice.backends.base import EngineError, Session, open_backend
-from loadslice.backends.gather import bucket_of, bucket_shape, gather, no_rows, scatter
-from loadslice.backends.python_stage import StageFunction, open_python_stage
+from loadslice.backends.base import Session
+from loadslice.backends.gather import bucket_of, bucket_shape, gather, scatter
+from loadslice.backends.python_stage import StageFunction
+from loadslice.profiles.chain import Step, open_steps, walk
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import resolve_model
 from loadslice.spec.latency import InputWork, StageWork
 from loadslice.spec.pipeline import Pipeline, Stage
-from loadslice.spec.work import Sample, StageError, Work
+from loadslice.spec.work import Sample, Work
 
 Call = Callable[[int], object]
 """Does one batch's work in the slot it is given."""
@@ -51,25 +51,7 @@ class Jobs:
 
     jobs: list[Job]
     inputs: list[InputWork]
-    sessions: list[Session]
-
-    def close(self) -> None:
-        """Free the models."""
-        for session in self.sessions:
-            session.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """One stage, ready to run."""
-
-    stage: Stage
-    function: StageFunction | None
-    """Of a Python stage."""
-    sessions: dict[str, Session]
-    """Of a model stage, by engine."""
-    measured: list[str]
-    """Engines to measure the stage on; the first session serves the walk even when it is not among them."""
+    steps: list[Step]
 
 
 def collect(pipeline: Pipeline, folder: Path, samples: Sequence[Sample], on: Sequence[str] | None = None) -> Jobs:
@@ -87,97 +69,57 @@ def collect(pipeline: Pipeline, folder: Path, samples: Sequence[Sample], on: Seq
     for name in on or ():
         if name not in pipeline.engines:
             raise InputError(f"--on {name}: not an engine of this pipeline ({', '.join(pipeline.engines)}).")
-    loaded = [_load(stage, pipeline, folder, on) for stage in pipeline.stages]
-    works: list[list[Work]] = [[] for _ in loaded]
-    inputs = []
-    for sample in samples:
-        before = _walk(sample, loaded)
-        for stage_works, work in zip(works, before, strict=True):
-            stage_works.append(work)
-        asked = [_asked(one.stage, work) for one, work in zip(loaded, before, strict=True)]
-        inputs.append(InputWork(input=sample.name, stages=asked))
+    steps = open_steps(pipeline, folder, on)
+    walks = [walk(sample, steps) for sample in samples]
+    inputs = [
+        InputWork(input=sample.name, stages=[_asked(step, work) for step, work in zip(steps, works, strict=False)])
+        for sample, works in zip(samples, walks, strict=True)
+    ]
     jobs: dict[Key, Job] = {}
-    for one, stage_works in zip(loaded, works, strict=True):
-        for engine in one.measured:
-            _add_jobs(jobs, one, engine, [work for work in stage_works if work.items])
-    return Jobs(list(jobs.values()), inputs, [session for one in loaded for session in one.sessions.values()])
+    for index, step in enumerate(steps):
+        works = [one[index] for one in walks if one[index].items]
+        for engine in step.stage.engine_names:
+            if on is None or engine in on:
+                _add_jobs(jobs, step, engine, works)
+    return Jobs(list(jobs.values()), inputs, steps)
 
 
-def _load(stage: Stage, pipeline: Pipeline, folder: Path, on: Sequence[str] | None) -> _Loaded:
-    measured = [name for name in stage.engine_names if on is None or name in on]
-    if stage.python is not None:
-        return _Loaded(stage, open_python_stage(stage.python, folder), {}, measured)
-    if stage.model is None:
-        raise InputError(
-            f"stage '{stage.name}' names only the variant '{stage.variant}', which cannot be run here to be measured. "
-            "Add `model: FILE.onnx` to the stage."
-        )
-    model = resolve_model(stage.model, folder)
-    engines = measured or stage.engine_names[:1]
-    sessions = {
-        name: open_backend(pipeline.engines[name].backend).load(model, pipeline.engines[name]) for name in engines
-    }
-    return _Loaded(stage, None, sessions, measured)
+def _asked(step: Step, work: Work) -> StageWork:
+    shape = _shape(step, work)
+    return StageWork(stage=step.stage.name, items=work.items, shape=None if shape is None else list(shape))
 
 
-def _walk(sample: Sample, loaded: Sequence[_Loaded]) -> list[Work]:
-    """The work each stage finds for one input."""
-    work = sample.work()
-    before = []
-    for one in loaded:
-        before.append(work)
-        try:
-            work = _step(one, work)
-        except (StageError, EngineError) as error:
-            raise InputError(f"input '{sample.name}': stage '{one.stage.name}' refuses it: {error}") from error
-    return before
-
-
-def _step(one: _Loaded, work: Work) -> Work:
-    if one.function is not None:
-        return one.function(_copy(work))
-    session = next(iter(one.sessions.values()))
-    if work.items == 0:
-        return Work(no_rows(session.outputs), work.context)
-    bucket = bucket_shape(one.stage, bucket_of(one.stage, work, session.inputs))
-    return Work(session.run(gather([work], bucket, session.inputs)), work.context)
-
-
-def _asked(stage: Stage, work: Work) -> StageWork:
-    shape = _shape(stage, work)
-    return StageWork(stage=stage.name, items=work.items, shape=None if shape is None else list(shape))
-
-
-def _shape(stage: Stage, work: Work) -> tuple[int, ...] | None:
+def _shape(step: Step, work: Work) -> tuple[int, ...] | None:
     """The bucket the work falls into, its own row shape where it fits none, ``None`` where shapes do not matter."""
-    if stage.python is not None or not stage.buckets:
+    stage = step.stage
+    if step.function is not None or not stage.buckets:
         return None
-    bucket = bucket_shape(stage, bucket_of(stage, work))
+    bucket = bucket_shape(stage, bucket_of(stage, work, step.inputs))
     if bucket is not None:
         return tuple(bucket)
     return tuple(int(side) for side in next(iter(work.tensors.values())).shape[1:])
 
 
-def _add_jobs(jobs: dict[Key, Job], one: _Loaded, engine: str, works: Sequence[Work]) -> None:
-    stage = one.stage
+def _add_jobs(jobs: dict[Key, Job], step: Step, engine: str, works: Sequence[Work]) -> None:
+    stage = step.stage
     groups: list[list[Work]] = [[work] for work in works]
-    if engine in stage.batch:
-        groups += _full_batches(stage, works, stage.batch[engine].size)
+    if engine in stage.batch and step.function is None:
+        groups += _full_batches(step, works, stage.batch[engine].size)
     for group in groups:
         rows = sum(work.items for work in group)
-        key = Key(stage.variant_id, engine, rows, _shape(stage, group[0]))
+        key = Key(stage.variant_id, engine, rows, _shape(step, group[0]))
         if not _accepted(stage, key):
             continue
         if key not in jobs:
-            jobs[key] = Job(key, one.function is None, _source(one, engine))
-        jobs[key].calls.append(_call(one, engine, group))
+            jobs[key] = Job(key, step.function is None, _source(step, engine))
+        jobs[key].calls.append(_call(step, engine, group))
 
 
-def _full_batches(stage: Stage, works: Sequence[Work], size: int) -> list[list[Work]]:
+def _full_batches(step: Step, works: Sequence[Work], size: int) -> list[list[Work]]:
     """One batch per shape, as full as whole requests fill it: what a batching window may come to."""
     by_shape: dict[tuple[int, ...] | None, list[Work]] = {}
     for work in works:
-        group = by_shape.setdefault(_shape(stage, work), [])
+        group = by_shape.setdefault(_shape(step, work), [])
         if sum(member.items for member in group) + work.items <= size:
             group.append(work)
     return [group for group in by_shape.values() if len(group) > 1]
@@ -192,16 +134,17 @@ def _accepted(stage: Stage, key: Key) -> bool:
     return few_enough and fits
 
 
-def _call(one: _Loaded, engine: str, works: list[Work]) -> Call:
-    if one.function is not None:
-        return partial(_run_python, one.function, works[0])
-    session = one.sessions[engine]
-    bucket = bucket_shape(one.stage, bucket_of(one.stage, works[0], session.inputs))
+def _call(step: Step, engine: str, works: list[Work]) -> Call:
+    if step.function is not None:
+        return partial(_run_python, step.function, works[0])
+    session = step.sessions[engine]
+    bucket = bucket_shape(step.stage, bucket_of(step.stage, works[0], session.inputs))
     return partial(_run_model, session, works, bucket)
 
 
 def _run_python(function: StageFunction, work: Work, _slot: int) -> Work:
-    return function(_copy(work))
+    # A stage may replace what its work holds; the next call must find it as it was.
+    return function(Work(dict(work.tensors), work.context))
 
 
 def _run_model(session: Session, works: list[Work], bucket: list[int] | None, slot: int) -> list[Work]:
@@ -210,13 +153,8 @@ def _run_model(session: Session, works: list[Work], bucket: list[int] | None, sl
     return [Work(part, work.context) for part, work in zip(parts, works, strict=True)]
 
 
-def _copy(work: Work) -> Work:
-    """A stage may replace what its work holds; the next call must find it as it was."""
-    return Work(dict(work.tensors), work.context)
-
-
-def _source(one: _Loaded, engine: str) -> str:
-    if one.function is not None:
-        return f"python {one.stage.python}"
-    said = one.sessions[engine].describe()
+def _source(step: Step, engine: str) -> str:
+    if step.function is not None:
+        return f"python {step.stage.python}"
+    said = step.sessions[engine].describe()
     return f"{said['runtime']} {said['version']} {said['device']} {said['precision']} threads={said['threads']}"

@@ -16,6 +16,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from loadslice.profiles.chain import close
 from loadslice.profiles.jobs import Call, Job, Key, collect
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp
@@ -83,7 +84,7 @@ def measure(
         alone = _record(runs, 0, seconds * _ALONE, repeats)
         contended = _contended(runs, {job.key for job in found.jobs if job.is_model}, slots, seconds, repeats)
     finally:
-        found.close()
+        close(found.steps)
     return LatencyTable(
         entries=[_entry(job, alone[job.key], contended.get(job.key)) for job in found.jobs],
         inputs=found.inputs,
