@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-for needed in ("cv2", "PIL", "onnxruntime", "openvino"):
-    pytest.importorskip(needed, reason=f"{needed} is missing: pip install 'loadslice[example,onnxruntime,openvino]'")
+pytest.importorskip("cv2", reason="the extras example, onnxruntime and openvino are not installed")
+pytest.importorskip("PIL", reason="the extras example, onnxruntime and openvino are not installed")
+pytest.importorskip("onnxruntime", reason="the extras example, onnxruntime and openvino are not installed")
+pytest.importorskip("openvino", reason="the extras example, onnxruntime and openvino are not installed")
 
 from PIL import Image
 
