@@ -40,5 +40,5 @@ def test_runtime_options_reach_the_runtime(tmp_path: Path) -> None:
     model = checks.write_model(tmp_path / "m.onnx")
     backend = open_backend("onnxruntime")
     backend.load(model, Engine(backend="onnxruntime", options={"session.set_denormal_as_zero": "1"}))
-    with pytest.raises(InputError, match=r"m\.onnx: onnxruntime rocmot load"):
+    with pytest.raises(InputError, match=r"m\.onnx: onnxruntime cannot load"):
         backend.load(model, Engine(backend="onnxruntime", options={"session.set_denormal_as_zero": "1" * 100_000}))
