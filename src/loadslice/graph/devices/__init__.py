@@ -1,0 +1,51 @@
+"""The device catalogue: one YAML file per device beside this one, and the user's own."""
+
+import difflib
+import os
+from importlib import resources
+from pathlib import Path
+
+from loadslice.spec.device import Device, load_device
+from loadslice.spec.errors import InputError
+
+
+def user_folder() -> Path:
+    """Where a user's devices live: `$XDG_CONFIG_HOME/loadslice/devices`, usually `~/.config/loadslice/devices`."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "loadslice" / "devices"
+
+
+def catalogue(own: Path | None = None) -> dict[str, Device]:
+    """All devices by name; a user's file replaces a shipped device of the same name.
+
+    Args:
+        own: Folder of the user's `*.yaml`; default `user_folder()`.
+
+    Raises:
+        InputError: One of the files is not a device.
+    """
+    devices = {}
+    with resources.as_file(resources.files(__name__)) as shipped:
+        for folder in (shipped, own if own is not None else user_folder()):
+            for path in sorted(folder.glob("*.yaml")):
+                device = load_device(path)
+                devices[device.name] = device
+    return devices
+
+
+def find(name: str) -> Device:
+    """A device of the catalogue by name, or one read from a `.yaml` file.
+
+    Raises:
+        InputError: No such device; the nearest names are listed.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return load_device(Path(name))
+    devices = catalogue()
+    if name not in devices:
+        near = difflib.get_close_matches(name.lower(), devices, n=3, cutoff=0.4) or sorted(devices)
+        raise InputError(
+            f"device '{name}' is not in the catalogue; near it: {', '.join(near)}. "
+            "Run `loadslice devices` for all, or give a .yaml file of your own."
+        )
+    return devices[name]

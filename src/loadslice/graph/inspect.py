@@ -1,0 +1,106 @@
+"""`inspect`: open a model, walk it, add it up."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import onnx
+
+from loadslice.graph import census, inputs, roofline
+from loadslice.graph.load import graphs, load
+from loadslice.graph.memory import peak_activation_bytes
+from loadslice.graph.shapes import Body, infer, model_inputs
+from loadslice.spec.device import Device
+from loadslice.spec.errors import InputError
+from loadslice.spec.files import sha256_file
+from loadslice.spec.inspection import Inspection
+
+
+def inspect(path: Path, shapes: dict[str, list[int]] | None, devices: Sequence[Device]) -> Inspection:
+    """What a model asks of hardware.
+
+    Args:
+        path: An `.onnx` file.
+        shapes: Input name to shape; an input left out keeps the shape the file gives it.
+        devices: For each, a roofline and whether the model fits.
+
+    Raises:
+        InputError: The model cannot be opened, or the shapes are not for it.
+    """
+    given = shapes or {}
+    model = load(path)
+    inputs.check_shapes(path, model, given)
+    try:
+        body = infer(model, given)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    parameters, weight_dtypes = census.weights(model)
+    dynamic = inputs.dynamic_inputs(model, given)
+    notes: list[str] = []
+    nodes = census.node_costs(body, notes)
+    # With open inputs most shapes are open too; a sum over the few nodes that are not would look like an answer.
+    open_inputs = any(entry.given is None for entry in dynamic) and any(node.reason is not None for node in nodes)
+    known = not open_inputs
+    flops = sum(node.flops or 0 for node in nodes) if known else None
+    moved = sum(node.bytes or 0 for node in nodes) if known else None
+    peak = peak_activation_bytes(body, [info.name for info in model_inputs(model.graph)])
+    result = Inspection(
+        model=str(path),
+        sha256=sha256_file(path),
+        opset=next((entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}), None),
+        opsets={entry.domain or "ai.onnx": entry.version for entry in model.opset_import},
+        nodes=sum(len(graph.node) for graph, _ in graphs(model.graph)),
+        parameters=parameters,
+        weight_bytes=sum(weight_dtypes.values()),
+        weight_dtypes=weight_dtypes,
+        precision=census.precision(body),
+        shapes=_input_shapes(model, given),
+        macs=sum(node.macs or 0 for node in nodes) if known else None,
+        flops=flops,
+        bytes_moved=moved,
+        compulsory_bytes=_compulsory_bytes(model, body, sum(weight_dtypes.values())),
+        intensity_flop_per_byte=flops / moved if flops is not None and moved else None,
+        peak_activation_bytes=peak,
+        complete=all(node.reason is None for node in nodes),
+        dynamic_inputs=dynamic,
+        ops=census.op_counts(model, nodes),
+        unknown_ops=census.unknown_ops(nodes),
+        notes=notes,
+        nodes_cost=nodes,
+    )
+    return with_devices(result, devices)
+
+
+def with_devices(result: Inspection, devices: Sequence[Device]) -> Inspection:
+    """The same inspection with other devices beside it."""
+    fits = {
+        device.name: roofline.fit(
+            device,
+            precision=result.precision,
+            flops=result.flops,
+            bytes_moved=result.bytes_moved,
+            compulsory_bytes=result.compulsory_bytes,
+            weight_bytes=result.weight_bytes,
+            peak_activation_bytes=result.peak_activation_bytes,
+            nodes=result.nodes_cost,
+        )
+        for device in devices
+    }
+    return msgspec.structs.replace(result, devices=fits)
+
+
+def _compulsory_bytes(model: onnx.ModelProto, body: Body, weight_bytes: int) -> int | None:
+    names = {info.name for info in [*model_inputs(model.graph), *model.graph.output]}
+    edges = census.total(body.env[name].nbytes if name in body.env else None for name in names)
+    return edges + weight_bytes if edges is not None else None
+
+
+def _input_shapes(model: onnx.ModelProto, given: dict[str, list[int]]) -> dict[str, list[int]]:
+    shapes = {}
+    for info in model_inputs(model.graph):
+        declared = inputs.declared_shape(info)
+        if info.name in given:
+            shapes[info.name] = given[info.name]
+        elif declared is not None and all(isinstance(dim, int) for dim in declared):
+            shapes[info.name] = [dim for dim in declared if isinstance(dim, int)]
+    return shapes

@@ -1,0 +1,246 @@
+"""Opening an ONNX file nobody vouches for.
+
+Rules: nothing outside the model's folder is ever opened; a tensor's file, offset and length are checked before a byte
+of it is read; whatever is wrong is one readable line. A model that passes satisfies `onnx.checker`.
+
+Hard links are accepted: they cannot be told from ordinary files by where they lead, and package installers make them.
+"""
+
+import contextlib
+import math
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import external_data_helper
+
+from loadslice.graph.values import element_bits
+from loadslice.spec.errors import InputError
+from loadslice.spec.files import reason
+
+MODEL_BYTES_MAX = 2**31 - 1
+"""A protobuf message cannot be larger; bigger models keep their weights in external files."""
+
+SMALL_TENSOR_BYTES = 64 * 1024
+"""External tensors up to this size are read at once: shape arithmetic may need their values."""
+
+DEPTH_MAX = 8
+"""Levels of control flow inside control flow. Real exports have one to three; analysis is exponential in it."""
+
+FUNCTION_NODES_MAX = 1_000_000
+"""Nodes after local functions are expanded."""
+
+
+def load(path: Path, *, weights: bool = False) -> onnx.ModelProto:
+    """Open and check a model.
+
+    Args:
+        path: An `.onnx` file.
+        weights: Also read external tensors larger than `SMALL_TENSOR_BYTES` into the model.
+
+    Returns:
+        The model, local functions expanded into its graph.
+
+    Raises:
+        InputError: Not a readable, valid ONNX model, or one that reaches outside its folder.
+    """
+    model = _parse(path)
+    external = [tensor for tensor in _all_tensors(model) if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    for tensor in external:
+        _check_external(tensor, path)
+    _check_model(path, model, in_file=bool(external))
+    for tensor in external:
+        if weights or stored_bytes(tensor) <= SMALL_TENSOR_BYTES:
+            _read_external(tensor, path)
+    model = _without_functions(path, model)
+    if any(depth > DEPTH_MAX for _, depth in graphs(model.graph)):
+        raise InputError(f"{path}: control flow is nested more than {DEPTH_MAX} levels deep.")
+    return model
+
+
+def _parse(path: Path) -> onnx.ModelProto:
+    try:
+        if path.is_dir():
+            raise InputError(f"{path}: is a folder, not a model. Give the .onnx file inside it.")
+        if not path.is_file():
+            raise InputError(f"{path}: no such file.")
+        size = path.stat().st_size
+        if size == 0:
+            raise InputError(f"{path}: is empty (0 bytes). Fetch or export the model again.")
+        if size > MODEL_BYTES_MAX:
+            raise InputError(
+                f"{path}: {size} bytes is more than a protobuf file can hold ({MODEL_BYTES_MAX}). "
+                "Save it with external data."
+            )
+        raw = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read, {reason(error)}.") from error
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(raw)
+    except DecodeError as error:
+        raise InputError(
+            f"{path}: not an ONNX model, or a truncated one ({size} bytes). Fetch or export it again."
+        ) from error
+    if not model.HasField("graph") or model.ir_version <= 0 or not model.opset_import:
+        raise InputError(f"{path}: not an ONNX model (no graph, IR version or operator set in it).")
+    return model
+
+
+def graphs(graph: onnx.GraphProto) -> Iterator[tuple[onnx.GraphProto, int]]:
+    """A graph and every subgraph inside it, with their depth; the top is 0."""
+    yield graph, 0
+    pending = [(inner, 1) for inner in _subgraphs(graph.node)]
+    while pending:
+        current, depth = pending.pop()
+        yield current, depth
+        pending.extend((inner, depth + 1) for inner in _subgraphs(current.node))
+
+
+def _subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield attribute.g
+            yield from attribute.graphs
+
+
+def stored_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Tensors whose values the file stores for one graph itself: initializers, sparse values, tensor attributes."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield sparse.values
+        yield sparse.indices
+    yield from _attribute_tensors(graph.node)
+
+
+def _attribute_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            sparse = [
+                *attribute.sparse_tensors,
+                *([attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []),
+            ]
+            for tensor in sparse:
+                yield tensor.values
+                yield tensor.indices
+
+
+def _all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    for graph, _ in graphs(model.graph):
+        yield from stored_tensors(graph)
+    for function in model.functions:
+        yield from _attribute_tensors(function.node)
+        for inner in _subgraphs(function.node):
+            for graph, _ in graphs(inner):
+                yield from stored_tensors(graph)
+
+
+def _external_entries(tensor: onnx.TensorProto, path: Path) -> tuple[str, int, int | None]:
+    """Location, offset and length of an external tensor, as the file has them."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    numbers: dict[str, int | None] = {"offset": 0, "length": None}
+    for key in numbers:
+        if key in entries:
+            text = entries[key]
+            if not (text.isascii() and text.isdigit()) or len(text) > 18:
+                raise InputError(
+                    f"{path}: tensor '{tensor.name}': external {key} '{text[:40]}' is not a size in bytes."
+                )
+            numbers[key] = int(text)
+    return entries.get("location", ""), numbers["offset"] or 0, numbers["length"]
+
+
+def _check_external(tensor: onnx.TensorProto, path: Path) -> None:
+    """Refuse an external tensor before anything of it is opened."""
+    location, offset, length = _external_entries(tensor, path)
+    place = f"{path}: tensor '{tensor.name}': external data '{location[:120]}'"
+    pure = PurePosixPath(location.replace("\\", "/"))
+    if not location or "\0" in location:
+        raise InputError(f"{path}: tensor '{tensor.name}': external data without a location.")
+    if pure.is_absolute() or PureWindowsPath(location).drive or ".." in pure.parts:
+        raise InputError(f"{place} points outside the model's folder. Save the model with its data beside it.")
+    folder = path.parent.resolve()
+    target = folder / location
+    try:
+        resolved = target.resolve()
+        if not resolved.is_relative_to(folder):
+            raise InputError(f"{place} is a link that leaves the model's folder. Put the data itself beside the model.")
+        if not resolved.is_file():
+            raise InputError(f"{place} is missing. Put the file beside the model.")
+        size = resolved.stat().st_size
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"{place} cannot be opened: {error}.") from error
+    expected = stored_bytes(tensor)
+    length = size - offset if length is None else length
+    if length < 0 or offset + length > size:
+        raise InputError(f"{place} ends at byte {offset + length}, the file at {size}. Fetch the file again.")
+    if length < expected:
+        raise InputError(f"{place} has {length} bytes, the tensor needs {expected}. Export the model again.")
+
+
+def stored_bytes(tensor: onnx.TensorProto) -> int:
+    """Bytes of a stored tensor's values, packed types packed; strings by their length."""
+    if tensor.data_type == onnx.TensorProto.STRING:
+        return sum(len(text) for text in tensor.string_data)
+    elements: int = math.prod(tensor.dims)
+    return (elements * element_bits(tensor.data_type) + 7) // 8
+
+
+def _read_external(tensor: onnx.TensorProto, path: Path) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # unknown keys of an entry are ignored by onnx with a warning
+            external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        raise InputError(f"{path}: tensor '{tensor.name}': {_first_line(error)}") from error
+
+
+def _check_model(path: Path, model: onnx.ModelProto, *, in_file: bool) -> None:
+    try:
+        # The checker looks for external data beside a file, or in the working directory for a model in memory.
+        onnx.checker.check_model(str(path) if in_file else model)
+    except (onnx.checker.ValidationError, ValueError, RuntimeError, TypeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not a valid ONNX model: {_first_line(error)}") from error
+
+
+def _without_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
+    """Expand the model's local functions, refusing recursion and explosions first."""
+    if not model.functions:
+        return model
+    from onnx import inliner
+
+    bodies = {(function.domain, function.name): function for function in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+
+    def size(key: tuple[str, str], above: frozenset[tuple[str, str]]) -> int:
+        if key in above:
+            raise InputError(f"{path}: local function '{key[1]}' calls itself.")
+        if len(above) > 64:
+            raise InputError(f"{path}: local functions call each other more than 64 levels deep.")
+        if key not in sizes:
+            sizes[key] = sum(
+                size((node.domain, node.op_type), above | {key}) if (node.domain, node.op_type) in bodies else 1
+                for node in bodies[key].node
+            )
+        return sizes[key]
+
+    total = sum(size((n.domain, n.op_type), frozenset()) for n in model.graph.node if (n.domain, n.op_type) in bodies)
+    if total > FUNCTION_NODES_MAX:
+        raise InputError(f"{path}: local functions expand to {total} nodes, more than {FUNCTION_NODES_MAX}.")
+    try:
+        return inliner.inline_local_functions(model)
+    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+        raise InputError(f"{path}: local functions cannot be expanded: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    with contextlib.suppress(IndexError):
+        return lines[0].rstrip(".") + "."
+    return type(error).__name__ + "."

@@ -1,0 +1,112 @@
+"""Where a device's roofline puts a model, and whether the model fits its memory.
+
+attainable = min(peak, bandwidth x intensity); the ridge, peak / bandwidth, parts memory-bound from compute-bound.
+Reference: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009.
+"""
+
+from collections.abc import Iterable
+
+from loadslice.spec.device import Device, Peak, PeakPrecision
+from loadslice.spec.inspection import Bound, DeviceFit, Fit, NodeCost
+
+WIDTH_BITS = {"fp64": 64, "fp32": 32, "tf32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "int4": 4}
+
+HIGHEST_FIRST: tuple[PeakPrecision, ...] = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "int4")
+"""Where the model's own precision has no peak, the nearest loss: the highest that the device states."""
+
+
+def fit(
+    device: Device,
+    *,
+    precision: str | None,
+    flops: int | None,
+    bytes_moved: int | None,
+    compulsory_bytes: int | None,
+    weight_bytes: int,
+    peak_activation_bytes: int | None,
+    nodes: Iterable[NodeCost] = (),
+) -> DeviceFit:
+    """One model on one device; every figure that lacks an operand is ``None``.
+
+    Args:
+        device: From the catalogue, a user's file or the probe.
+        precision: What the model computes in.
+        flops: Of one run.
+        bytes_moved: Of one run, at ``precision``, nothing fused.
+        compulsory_bytes: Of one run, everything fused.
+        weight_bytes: Stored.
+        peak_activation_bytes: At ``precision``.
+        nodes: For the time estimate, node by node.
+    """
+    at, peak = _peak(device, precision)
+    scale = WIDTH_BITS[at] / WIDTH_BITS[precision] if at is not None and precision is not None else 1.0
+    bandwidth = device.bandwidth_bytes_per_s
+    ridge = attainable = time_ms = fused_ms = None
+    if peak is not None and bandwidth is not None:
+        ridge = peak.value / bandwidth.value
+        if flops is not None and bytes_moved:
+            attainable = min(peak.value, bandwidth.value * flops / (bytes_moved * scale))
+            time_ms = _time_ms(nodes, peak.value, bandwidth.value / scale)
+        if flops is not None and compulsory_bytes is not None:
+            fused_ms = max(flops / peak.value, compulsory_bytes * scale / bandwidth.value) * 1e3
+    return DeviceFit(
+        bound=_bound(ridge, flops, bytes_moved, scale),
+        bound_if_fused=_bound(ridge, flops, compulsory_bytes, scale),
+        fits=_fits(device, weight_bytes, peak_activation_bytes, scale),
+        precision=at,
+        needs_conversion=at != precision if at is not None and precision is not None else None,
+        peak_flop_per_s=peak.value if peak is not None else None,
+        bandwidth_bytes_per_s=bandwidth.value if bandwidth is not None else None,
+        ridge_flop_per_byte=ridge,
+        attainable_flop_per_s=attainable,
+        time_ms_modelled=time_ms,
+        time_ms_modelled_if_fused=fused_ms,
+        figures=_sources(device, at, peak),
+    )
+
+
+def _bound(ridge: float | None, flops: int | None, moved: int | None, scale: float) -> Bound | None:
+    if ridge is None or flops is None or not moved:
+        return None
+    return "compute" if flops / (moved * scale) >= ridge else "memory"
+
+
+def _peak(device: Device, precision: str | None) -> tuple[PeakPrecision | None, Peak | None]:
+    for candidate in HIGHEST_FIRST:
+        if candidate == precision and candidate in device.peak_ops_per_s:
+            return candidate, device.peak_ops_per_s[candidate]
+    for candidate in HIGHEST_FIRST:
+        if candidate in device.peak_ops_per_s:
+            return candidate, device.peak_ops_per_s[candidate]
+    return None, None
+
+
+def _time_ms(nodes: Iterable[NodeCost], peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float | None:
+    seconds, counted = 0.0, False
+    for node in nodes:
+        if node.flops is None or node.bytes is None:
+            return None
+        seconds += max(node.flops / peak_flop_per_s, node.bytes / bandwidth_bytes_per_s)
+        counted = True
+    return seconds * 1e3 if counted else None
+
+
+def _fits(device: Device, weight_bytes: int, peak_activation_bytes: int | None, scale: float) -> Fit | None:
+    if peak_activation_bytes is None:
+        return None
+    needed = (weight_bytes + peak_activation_bytes) * scale
+    if device.onchip_bytes is not None and needed <= device.onchip_bytes.value:
+        return "onchip"
+    if device.memory_bytes is None:
+        return None
+    return "device" if needed <= device.memory_bytes.value else "no"
+
+
+def _sources(device: Device, at: PeakPrecision | None, peak: Peak | None) -> dict[str, str]:
+    used = {
+        f"peak_ops_per_s.{at}": peak,
+        "bandwidth_bytes_per_s": device.bandwidth_bytes_per_s,
+        "memory_bytes": device.memory_bytes,
+        "onchip_bytes": device.onchip_bytes,
+    }
+    return {name: f"{figure.basis}: {figure.source}" for name, figure in used.items() if figure is not None}

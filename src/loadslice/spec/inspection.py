@@ -1,0 +1,158 @@
+"""What `inspect` says about a model: work, bytes, memory, and where a device's roofline puts them.
+
+Conventions, once for all numbers here:
+
+- One multiply-accumulate is two FLOPs. Every other scalar operation of an operator's defining formula is one, a
+  transcendental (exp, erf, tanh, sqrt) included. Integer operators count like floating-point ones.
+- ``bytes`` is unfused traffic: each node reads its inputs once and writes its outputs once, weights included. A runtime
+  that fuses moves less, so ``intensity_flop_per_byte`` is a lower bound.
+- Work on constants alone is done once at load and counts nothing per run.
+- Unknown is ``None``, never 0.
+"""
+
+from typing import Literal
+
+import msgspec
+
+Fit = Literal["onchip", "device", "no"]
+Bound = Literal["compute", "memory"]
+
+
+class DynamicInput(msgspec.Struct, frozen=True, kw_only=True):
+    """An input whose shape the file leaves open."""
+
+    name: str
+    dtype: str
+    shape: list[int | str | None] | None
+    """As the file has it: a number, a symbol, or ``None`` for each dimension; ``None``: even the rank is open."""
+    given: list[int] | None = None
+    """The shape this inspection was made at."""
+
+
+class OpCount(msgspec.Struct, frozen=True, kw_only=True):
+    """All nodes of one operator type, those inside control flow included."""
+
+    type: str
+    count: int
+    flops: int | None
+    """Per run of the model; ``None`` when the cost of any of them is unknown."""
+    bytes: int | None
+
+
+class UnknownOp(msgspec.Struct, frozen=True, kw_only=True):
+    """Operators whose cost is not in the totals."""
+
+    type: str
+    count: int
+    reason: str
+
+
+class NodeCost(msgspec.Struct, frozen=True, kw_only=True):
+    """One node's cost over one run of the model."""
+
+    name: str
+    op: str
+    scope: str = ""
+    """Path of the subgraph that holds the node, for instance ``If_3/then_branch``; empty at the top."""
+    times: int | None
+    """Executions per run: 0 for work on constants and for a branch not taken; ``None``: known only at run time."""
+    macs: int | None
+    flops: int | None
+    bytes: int | None
+    weight_bytes: int
+    """Stored bytes of the weights it reads; part of ``bytes``."""
+    output_shapes: list[list[int | None] | None]
+    reason: str | None = None
+    """Why a cost is unknown."""
+
+    @property
+    def intensity_flop_per_byte(self) -> float | None:
+        """FLOPs per byte moved; ``None`` where either is unknown or nothing moves."""
+        return self.flops / self.bytes if self.flops is not None and self.bytes else None
+
+
+class Unsupported(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that a device cannot run, by a cited source."""
+
+    node: str
+    op: str
+    reason: str
+    source: str
+
+
+class DeviceFit(msgspec.Struct, frozen=True, kw_only=True):
+    """One model on one device. Operator support is ``None`` until an operator table or compiler is asked."""
+
+    supported_nodes_share: float | None = None
+    supported_flops_share: float | None = None
+    unsupported: list[Unsupported] | None = None
+    segments: int | None = None
+    cuts: int | None = None
+    transfer_bytes: int | None = None
+    source: str | None = None
+    """Where operator support comes from."""
+    bound: Bound | None
+    fits: Fit | None
+    """Weights and peak activations at ``precision``: in on-chip memory, in the device's memory, or not at all."""
+    precision: str | None
+    """Precision the figures below hold at: the model's own where the device states a peak for it."""
+    needs_conversion: bool | None = None
+    """The device states no peak for the model's own precision; its bytes are scaled to ``precision``."""
+    peak_flop_per_s: float | None = None
+    bandwidth_bytes_per_s: float | None = None
+    ridge_flop_per_byte: float | None = None
+    """Intensity from which the device is bound by compute."""
+    attainable_flop_per_s: float | None = None
+    """min(peak, bandwidth x the model's intensity)."""
+    bound_if_fused: Bound | None = None
+    """The same at the other end, where only weights, inputs and outputs move. A real runtime lies between the two."""
+    time_ms_modelled: float | None = None
+    """Sum over nodes of max(FLOPs / peak, bytes / bandwidth): unfused, no launches, no overlap. Not a measurement."""
+    time_ms_modelled_if_fused: float | None = None
+    """max(FLOPs / peak, compulsory bytes / bandwidth): nothing on this roofline is faster."""
+    figures: dict[str, str] = {}
+    """Source and basis of each device figure used."""
+
+
+class Inspection(msgspec.Struct, frozen=True, kw_only=True):
+    """The document `inspect --json` prints."""
+
+    model: str
+    sha256: str
+    opset: int | None
+    """Version of the default operator set."""
+    opsets: dict[str, int]
+    nodes: int
+    """Nodes of the file, those of subgraphs included, local functions expanded."""
+    parameters: int
+    """Elements of all stored tensors: initializers and Constant nodes, wherever they are."""
+    weight_bytes: int
+    weight_dtypes: dict[str, int]
+    """Stored bytes by element type."""
+    precision: str | None
+    """Element type the heavy operators compute in, by FLOPs."""
+    shapes: dict[str, list[int]]
+    """Input shapes the figures below hold at."""
+    macs: int | None
+    flops: int | None
+    """Of one run. ``None`` while a dynamic input has no shape; with ``complete`` false, at least this many."""
+    bytes_moved: int | None
+    compulsory_bytes: int | None
+    """Weights, inputs and outputs, once each: what moves however well a runtime fuses."""
+    intensity_flop_per_byte: float | None
+    peak_activation_bytes: int | None
+    """Largest sum of live activation bytes in the file's node order; weights excluded, views share memory."""
+    complete: bool
+    """Every node's cost is known."""
+    dynamic_inputs: list[DynamicInput]
+    ops: list[OpCount]
+    unknown_ops: list[UnknownOp]
+    notes: list[str] = []
+    devices: dict[str, DeviceFit] = {}
+    nodes_cost: list[NodeCost] = []
+    """In execution order; Constant nodes left out."""
+    basis: str = "modelled"
+    conventions: str = (
+        "1 multiply-accumulate = 2 FLOPs; every other scalar operation = 1; "
+        "bytes are unfused reads and writes, weights included"
+    )
