@@ -1,7 +1,7 @@
 """Measures how long each stage takes on each engine of this machine: alone, and with every engine slot busy.
 
-Alone: jobs of all engines and stages are run one at a time in shuffled rounds, so that a machine that changes its pace
-half-way changes it for all of them. Contended: every slot of every engine that runs models works through its own jobs
+Alone: jobs are run one at a time in shuffled rounds over all engines, so that a machine that changes its pace half-way
+changes it for all of them. Contended: every slot of every engine that runs models works through its own jobs
 at the same time, which is what a loaded server does; Python stages are then timed beside all of them. Wall time is
 what is measured, because waiting for a core is part of what a request waits for.
 """
@@ -14,10 +14,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import msgspec
 import numpy as np
 
 from loadslice.profiles.chain import close
 from loadslice.profiles.jobs import Call, Job, Key, collect
+from loadslice.profiles.neighbours import Neighbours
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
@@ -81,15 +83,20 @@ def measure(
         slots = {name: pipeline.engines[name].max_inflight for name in pipeline.engines}
         runs = _warm_up(found.jobs, slots)
         tell(f"measuring {len(found.jobs)} kinds of work for {seconds:.0f} s")
-        alone = _record(runs, 0, seconds * _ALONE, repeats)
+        with Neighbours() as neighbours:
+            alone = _record(runs, 0, seconds * _ALONE, repeats)
         contended = _contended(runs, {job.key for job in found.jobs if job.is_model}, slots, seconds, repeats)
     finally:
         close(found.steps)
+    if neighbours.warning is not None:
+        tell(neighbours.warning)
+    made = stamp(SCHEMA, inputs={} if source is None else {"pipeline": source}, seed=0, tools=TOOLS)
+    disturbed = {"other_processes_cpu_pct": round(100 * neighbours.share)}
     return LatencyTable(
         entries=[_entry(job, alone[job.key], contended.get(job.key)) for job in found.jobs],
         inputs=found.inputs,
         pipeline=pipeline.pipeline,
-        stamp=stamp(SCHEMA, inputs={} if source is None else {"pipeline": source}, seed=0, tools=TOOLS),
+        stamp=msgspec.structs.replace(made, machine=made.machine | disturbed),
     )
 
 
@@ -148,11 +155,24 @@ def _record(
 
 
 def _shuffled(runs: list[tuple[Key, Call]], seed: int) -> Iterator[tuple[int, Key, Call]]:
-    """All runs in a new order each round, without end, with the number of rounds completed."""
-    order = np.random.default_rng(seed)
+    """All runs, engine by engine, in a new order each round, without end, with the number of rounds completed.
+
+    Engines take turns by the round and not by the run: a worker of the server has the caches to itself, too.
+    """
+    draw = np.random.default_rng(seed)
+    of_engine = list(_by_engine(runs).values())
     for rounds in itertools.count():
-        for index in order.permutation(len(runs)):
-            yield rounds, *runs[index]
+        for engine in draw.permutation(len(of_engine)):
+            own = of_engine[engine]
+            for index in draw.permutation(len(own)):
+                yield rounds, *own[index]
+
+
+def _by_engine(runs: list[tuple[Key, Call]]) -> dict[str, list[tuple[Key, Call]]]:
+    of_engine: dict[str, list[tuple[Key, Call]]] = {}
+    for key, call in runs:
+        of_engine.setdefault(key.engine, []).append((key, call))
+    return of_engine
 
 
 def _contended(
@@ -163,10 +183,7 @@ def _contended(
     repeats: int | None,
 ) -> Times:
     """All slots of the engines that run models at work at once; then the Python stages beside them."""
-    of_engine: dict[str, list[tuple[Key, Call]]] = {}
-    for key, call in runs:
-        if key in models:
-            of_engine.setdefault(key.engine, []).append((key, call))
+    of_engine = _by_engine([(key, call) for key, call in runs if key in models])
     slots = [_Slot(number, own) for name, own in of_engine.items() for number in range(slot_counts[name])]
     python = [(key, call) for key, call in runs if key not in models]
     times: Times = {}
