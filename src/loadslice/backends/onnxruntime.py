@@ -48,16 +48,21 @@ class OnnxRuntimeBackend:
     def load(self, model: Path, engine: Engine) -> "OnnxRuntimeSession":
         """See `loadslice.backends.base.Backend.load`."""
         provider = _provider(engine.device)
+        if engine.precision == "bf16" and provider == CPU:
+            raise InputError(
+                f"{model}: onnxruntime computes at the precision of the model's own tensors and has no bf16 on {CPU}. "
+                "Set engines.*.precision to what the file holds."
+            )
         copies = engine.max_inflight if engine.threads > 1 else 1
-        return OnnxRuntimeSession([_open(model, engine, provider) for _ in range(copies)], engine.threads, provider)
+        return OnnxRuntimeSession([_open(model, engine, provider) for _ in range(copies)], engine, provider)
 
 
 class OnnxRuntimeSession:
     """One model on one execution provider."""
 
-    def __init__(self, sessions: list[Any], threads: int, provider: str) -> None:
+    def __init__(self, sessions: list[Any], engine: Engine, provider: str) -> None:
         self._sessions = sessions
-        self._threads = threads
+        self._engine = engine
         self._provider = provider
         self.inputs = [_info(value) for value in sessions[0].get_inputs()]
         self.outputs = [_info(value) for value in sessions[0].get_outputs()]
@@ -80,8 +85,8 @@ class OnnxRuntimeSession:
             "runtime": "onnxruntime",
             "version": ort.__version__,
             "device": self._provider,
-            "threads": self._threads,
-            "precision": "fp32",
+            "threads": self._engine.threads,
+            "precision": self._engine.precision,
         }
 
     def close(self) -> None:

@@ -42,3 +42,9 @@ def test_runtime_options_reach_the_runtime(tmp_path: Path) -> None:
     backend.load(model, Engine(backend="onnxruntime", options={"session.set_denormal_as_zero": "1"}))
     with pytest.raises(InputError, match=r"m\.onnx: onnxruntime cannot load"):
         backend.load(model, Engine(backend="onnxruntime", options={"session.set_denormal_as_zero": "1" * 100_000}))
+
+
+def test_a_precision_that_the_runtime_would_not_compute_is_refused(tmp_path: Path) -> None:
+    model = checks.write_model(tmp_path / "m.onnx")
+    with pytest.raises(InputError, match="has no bf16"):
+        open_backend("onnxruntime").load(model, Engine(backend="onnxruntime", precision="bf16"))
