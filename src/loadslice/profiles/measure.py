@@ -7,6 +7,7 @@ what is measured, because waiting for a core is part of what a request waits for
 """
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -73,8 +74,11 @@ def measure(
         One entry per stage, engine, rows and shape that the inputs ask for.
 
     Raises:
-        InputError: What `loadslice.profiles.jobs.collect` refuses, or nothing to measure on these engines.
+        InputError: What `loadslice.profiles.jobs.collect` refuses, nothing to measure on these engines, or a time
+            that is not finite.
     """
+    if not math.isfinite(seconds):
+        raise InputError(f"--seconds {seconds}: must be a finite number of seconds.")
     tell(f"loading {len(pipeline.stages)} stages and walking {len(samples)} inputs through them")
     found = collect(pipeline, folder, samples, on)
     try:

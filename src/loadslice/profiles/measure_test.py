@@ -169,3 +169,9 @@ def test_folders_that_give_no_samples_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes(b"not a zip")
     with pytest.raises(InputError, match=r"a.npz: not an .npz file"):
         samples.of_folder(tmp_path)
+
+
+def test_an_endless_time_is_refused(folder: Path) -> None:
+    loaded = pipeline(folder)
+    with pytest.raises(InputError, match="--seconds nan"):
+        measure(loaded, folder, samples.of_pipeline(loaded, folder), seconds=float("nan"))
