@@ -1,0 +1,83 @@
+"""`loadslice serve`: run a pipeline."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from pathlib import Path
+
+import click
+
+from loadslice.app.output import emit, say
+from loadslice.serve.limits import MEBIBYTE, Limits
+from loadslice.serve.server import Server
+from loadslice.spec import latency, pipeline
+from loadslice.spec.files import write_bytes
+
+_path = click.Path(path_type=Path)
+
+
+@click.command("serve", epilog="Example: loadslice serve examples/ocr/pipeline.yaml --http 8000 --journal run1")
+@click.argument("pipeline_file", metavar="P", type=_path)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--http", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0: any free one.")
+@click.option("--profile", type=_path, default=None, help="Latency table; without it service times are learnt.")
+@click.option("--journal", type=_path, default=None, help="New folder for the journal of this run.")
+@click.option("--max-body-mb", type=click.IntRange(1, 1024), default=16, show_default=True, help="Largest body.")
+@click.option("--drain-s", type=click.FloatRange(0, 3600), default=20.0, show_default=True, help="Time to finish in.")
+@click.option("--ready-file", type=_path, default=None, help="Write the address here once ready.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout when ready.")
+def command(
+    pipeline_file: Path,
+    host: str,
+    http: int,
+    profile: Path | None,
+    journal: Path | None,
+    max_body_mb: int,
+    drain_s: float,
+    ready_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Run a pipeline until SIGTERM or SIGINT, then finish what is inside."""
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    server = Server(
+        pipeline.load(pipeline_file),
+        pipeline_file.resolve().parent,
+        host=host,
+        port=http,
+        latency=None if profile is None else latency.load(profile),
+        journal=journal,
+        limits=Limits(body_bytes_max=max_body_mb * MEBIBYTE),
+        drain_s=drain_s,
+    )
+    asyncio.run(_serve(server, pipeline.load(pipeline_file), ready_file, as_json=as_json))
+
+
+async def _serve(server: Server, served: pipeline.Pipeline, ready_file: Path | None, *, as_json: bool) -> None:
+    asked_to_stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked_to_stop.set)
+    say(f"loading pipeline {served.pipeline}")
+    starting = asyncio.ensure_future(server.start())
+    stopping = asyncio.ensure_future(asked_to_stop.wait())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await starting
+        return
+    await starting
+    engines = list(served.engines)
+    emit(
+        {"url": server.url, "pipeline": served.pipeline, "engines": engines},
+        as_json=as_json,
+        text=lambda: [f"ready {server.url} (pipeline {served.pipeline}, engines {', '.join(engines)})"],
+    )
+    if ready_file is not None:
+        write_bytes(ready_file, server.url.encode())
+    await stopping
+    say("stopping: finishing what is inside")
+    await server.stop()
+    ended = ", ".join(f"{outcome.name.lower()} {count}" for outcome, count in server.outcomes.items() if count)
+    say(f"stopped: {sum(server.outcomes.values())} requests ({ended or 'none'})")

@@ -1,0 +1,100 @@
+"""The HTTP connection: aiohttp's, with our limit on their number and our words for malformed requests."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from loadslice.serve.limits import Limits
+from loadslice.serve.refusals import RefusalError, retry_headers
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+LINGER_S = 2.0
+"""How long what a refused client still sends is read and thrown away, so that it gets to read the refusal."""
+
+
+def refuse(refusal: RefusalError) -> web.Response:
+    """The reply for a refusal: the protocol's error object."""
+    response = web.Response(
+        body=msgspec.json.encode({"error": refusal.text}),
+        status=refusal.status,
+        content_type="application/json",
+        headers=None if refusal.retry_after_ns is None else retry_headers(refusal.retry_after_ns),
+    )
+    if refusal.close:
+        response.force_close()
+    return response
+
+
+class _Connection(web.RequestHandler):
+    """One client's connection."""
+
+    __slots__ = ("_limits",)
+
+    def __init__(
+        self, manager: "HttpServer", *, limits: Limits, loop: asyncio.AbstractEventLoop, **options: Any
+    ) -> None:
+        super().__init__(manager, loop=loop, **options)
+        self._limits = limits
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection, or tell the client that there are too many."""
+        assert isinstance(transport, asyncio.Transport)
+        assert self._manager is not None
+        if len(self._manager.connections) >= self._limits.connections_max:
+            body = msgspec.json.encode({"error": "too many connections"})
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+            head = (
+                f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
+            )
+            transport.write(head.encode() + body)
+            transport.close()
+            self._force_close = True
+            return
+        super().connection_made(transport)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """A request that is not HTTP, or a defect of ours: never the text of the exception."""
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            log.error("the front failed on a request", exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("part of a reply has been sent already")
+        text = (
+            "the request is not valid HTTP" if status == HTTPStatus.BAD_REQUEST else HTTPStatus(status).phrase.lower()
+        )
+        return refuse(RefusalError(status, text, close=True))
+
+
+class HttpServer(web.Server):
+    """Makes connections."""
+
+    def __init__(self, handler: Handler, limits: Limits) -> None:
+        super().__init__(
+            handler,
+            # A client that leaves cancels its handler, which cancels its request in the core.
+            handler_cancellation=True,
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=limits.keepalive_timeout_s,
+            lingering_time=LINGER_S,
+            read_bufsize=1 << 18,
+        )
+        self._limits = limits
+
+    def __call__(self) -> web.RequestHandler:
+        """Make the protocol of one new connection."""
+        return _Connection(self, limits=self._limits, loop=self._loop, **self._kwargs)

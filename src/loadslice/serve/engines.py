@@ -1,0 +1,187 @@
+"""Worker threads: one per engine slot, each running one batch at a time.
+
+Threads, not processes: runtimes release the GIL while they compute, and payloads need no copy. What remains is Python
+code between runs; see `SWITCH_INTERVAL_S`.
+"""
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+
+from loadslice.serve.clock import Clock
+from loadslice.serve.request import Batch
+from loadslice.serve.stages import LoadedStage, Runner
+from loadslice.spec.pipeline import Pipeline
+from loadslice.spec.work import StageError, StageInputError
+
+log = logging.getLogger(__name__)
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long a thread may keep the GIL while another wants it. Python's default is 5 ms: a loop thread that wakes while a
+Python stage computes would wait that long before it may read a socket or start the next batch, once per stage."""
+
+JOIN_TIMEOUT_S = 2.0
+
+
+class _Probe:
+    """A question to one worker: do you answer, and do your models run?"""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.answered: asyncio.Future[bool] = loop.create_future()
+
+    def answer(self, well: bool) -> None:
+        """Called on the loop."""
+        if not self.answered.done():
+            self.answered.set_result(well)
+
+
+class Worker(threading.Thread):
+    """Runs what it is given, in order, on one slot of one engine.
+
+    Args:
+        name: Of the engine; for logs.
+        slot: Which of the engine's slots, from 0.
+        runners: This engine's runners by stage index.
+        stages: All stages; the next one says which bucket a result falls into.
+        loop: Where answers go.
+        on_done: Called there with each batch that has been run.
+        clock: Stamps when a batch is taken up.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        slot: int,
+        runners: dict[int, Runner],
+        stages: Sequence[LoadedStage],
+        loop: asyncio.AbstractEventLoop,
+        on_done: Callable[[Batch], None],
+        clock: Clock,
+    ) -> None:
+        # A hung runtime must not keep the process from ending.
+        super().__init__(name=f"{name}.{slot}", daemon=True)
+        self._slot = slot
+        self._runners = runners
+        self._stages = stages
+        self._loop = loop
+        self._on_done = on_done
+        self._clock = clock
+        self._jobs: queue.SimpleQueue[Batch | _Probe | None] = queue.SimpleQueue()
+        self._probe: _Probe | None = None
+
+    def give(self, batch: Batch) -> None:
+        """Hand over a batch; the core never gives a slot two."""
+        self._jobs.put(batch)
+
+    def ask(self) -> asyncio.Future[bool]:
+        """Send a probe through; one that is still out is asked no second time, so a hung worker's queue stays short."""
+        if self._probe is None or self._probe.answered.done():
+            self._probe = _Probe(self._loop)
+            self._jobs.put(self._probe)
+        return self._probe.answered
+
+    def finish(self) -> None:
+        """End after what is queued."""
+        self._jobs.put(None)
+
+    def run(self) -> None:
+        """The thread's life."""
+        while (job := self._jobs.get()) is not None:
+            try:
+                if isinstance(job, Batch):
+                    self._run_batch(job)
+                    self._loop.call_soon_threadsafe(self._on_done, job)
+                else:
+                    self._loop.call_soon_threadsafe(job.answer, self._run_probe())
+            except RuntimeError:
+                log.debug("worker %s: the loop has closed", self.name)
+                return
+
+    def _run_batch(self, batch: Batch) -> None:
+        batch.started_ns = self._clock.now_ns()
+        try:
+            self._runners[batch.stage].run(batch, self._slot)
+            self._look_ahead(batch)
+        except BaseException:
+            # Whatever it is, even a stage that calls sys.exit: the worker lives and the batch has an end.
+            log.exception("worker %s: batch of requests %s failed", self.name, [r.tag for r in batch.requests])
+            batch.failed = True
+        for request, result in zip(batch.requests, batch.results, strict=False):
+            if isinstance(result, StageError) and not result.client_fault:
+                log.warning("request %d at stage '%s': %s", request.tag, self._stages[batch.stage].stage.name, result)
+
+    def _look_ahead(self, batch: Batch) -> None:
+        """Find the bucket of each result at the next stage, here rather than on the loop."""
+        following = batch.stage + 1
+        for index, result in enumerate(batch.results):
+            bucket = 0
+            if following < len(self._stages) and not isinstance(result, StageError):
+                try:
+                    bucket = self._stages[following].bucket_of(result)
+                except StageInputError as fault:
+                    batch.results[index] = StageError(f"gave nothing that the next stage can use: {fault}")
+            batch.next_buckets.append(bucket)
+
+    def _run_probe(self) -> bool:
+        try:
+            for runner in self._runners.values():
+                runner.probe(self._slot)
+        except BaseException:
+            log.exception("worker %s: the readiness probe failed", self.name)
+            return False
+        return True
+
+
+class Engines:
+    """All workers of a pipeline."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        stages: Sequence[LoadedStage],
+        clock: Clock,
+        on_done: Callable[[Batch], None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._names = list(pipeline.engines)
+        self._workers: list[Worker] = []
+        self._engine_of_slot: list[int] = []
+        for index, (name, engine) in enumerate(pipeline.engines.items()):
+            runners = {number: loaded.runners[index] for number, loaded in enumerate(stages) if index in loaded.runners}
+            for slot in range(engine.max_inflight):
+                self._workers.append(Worker(name, slot, runners, stages, loop, on_done, clock))
+                self._engine_of_slot.append(index)
+
+    def start(self) -> None:
+        """Start every worker."""
+        for worker in self._workers:
+            worker.start()
+
+    def dispatch(self, batch: Batch) -> None:
+        """Hand a batch to the worker of its slot; slots are numbered over all engines as in the core's tables."""
+        self._workers[batch.slot].give(batch)
+
+    async def unanswering(self, timeout_s: float) -> list[str]:
+        """Send a small real job through every worker.
+
+        Returns:
+            Names of engines with a worker that did not answer in time, or whose runtime failed.
+        """
+        asked = [worker.ask() for worker in self._workers]
+        await asyncio.wait(asked, timeout=timeout_s)
+        silent = {
+            self._names[engine]
+            for engine, answer in zip(self._engine_of_slot, asked, strict=True)
+            if not (answer.done() and answer.result())
+        }
+        return sorted(silent)
+
+    def stop(self) -> list[str]:
+        """End every worker; returns those that are hung in a runtime and were left behind."""
+        for worker in self._workers:
+            worker.finish()
+        for worker in self._workers:
+            worker.join(JOIN_TIMEOUT_S)
+        return [worker.name for worker in self._workers if worker.is_alive()]

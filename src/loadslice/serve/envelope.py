@@ -1,0 +1,95 @@
+"""What a request's headers say about how it wants to be treated."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from loadslice.policy.columns import FOREVER
+from loadslice.policy.tables import rule_sources
+from loadslice.serve.limits import Limits
+from loadslice.serve.refusals import NS_PER_MS, RefusalError
+from loadslice.spec.pipeline import CLASSES, PRECISIONS, Pipeline
+
+DEFAULT_CLASS = CLASSES.index("critical")
+DEADLINE_MS_MAX = 86_400_000.0
+
+
+class Envelope(NamedTuple):
+    """One request's wishes, as the core wants them."""
+
+    id: str | None
+    priority: int
+    deadline_ns: int
+    source: str | None
+    source_index: int
+    """Index into the sources that rules look at; -1: any other."""
+    precision: int
+    """Lowest precision that will do; 0: any."""
+    input: str | None
+
+
+class EnvelopeReader:
+    """Reads headers for one pipeline."""
+
+    def __init__(self, pipeline: Pipeline, limits: Limits) -> None:
+        self._text_max = limits.text_max
+        self._sources = {source: index for index, source in enumerate(rule_sources(pipeline))}
+        self._priorities = {name: index for index, name in enumerate(CLASSES)}
+        self._priorities |= {str(index): index for index in range(len(CLASSES))}
+        self._precisions = {name: index for index, name in enumerate(PRECISIONS)}
+        default_ms = pipeline.deadline_ms
+        stated = [pipeline.classes[name].deadline_ms if name in pipeline.classes else None for name in CLASSES]
+        self._deadlines_ns = [
+            None if deadline_ms is None else round(deadline_ms * NS_PER_MS)
+            for deadline_ms in (own if own is not None else default_ms for own in stated)
+        ]
+
+    def read(self, headers: Mapping[str, str], received_ns: int) -> Envelope:
+        """Read one request's headers.
+
+        Args:
+            headers: Case-insensitive.
+            received_ns: When its head had arrived; deadlines count from there.
+
+        Raises:
+            RefusalError: 400, naming the header.
+        """
+        priority = DEFAULT_CLASS
+        if (text := headers.get("x-loadslice-priority")) is not None:
+            if text not in self._priorities:
+                raise RefusalError(400, f"x-loadslice-priority must be one of {', '.join(CLASSES)} or 0 to 3")
+            priority = self._priorities[text]
+        precision = 0
+        if (text := headers.get("x-loadslice-min-precision")) is not None:
+            if text not in self._precisions:
+                raise RefusalError(400, f"x-loadslice-min-precision must be one of {', '.join(PRECISIONS)}")
+            precision = self._precisions[text]
+        source = self._text(headers, "x-loadslice-source")
+        identity = self._text(headers, "x-request-id") or self._text(headers, "traceparent")
+        return Envelope(
+            id=identity,
+            priority=priority,
+            deadline_ns=self._deadline_ns(headers.get("x-loadslice-deadline-ms"), priority, received_ns),
+            source=source,
+            source_index=-1 if source is None else self._sources.get(source, -1),
+            precision=precision,
+            input=self._text(headers, "x-loadslice-input"),
+        )
+
+    def _deadline_ns(self, text: str | None, priority: int, received_ns: int) -> int:
+        if text is None:
+            default_ns = self._deadlines_ns[priority]
+            return FOREVER if default_ns is None else received_ns + default_ns
+        try:
+            deadline_ms = float(text)
+        except ValueError:
+            deadline_ms = math.nan
+        if not 0 < deadline_ms <= DEADLINE_MS_MAX:  # NaN fails too
+            raise RefusalError(400, f"x-loadslice-deadline-ms must be above 0 and at most {DEADLINE_MS_MAX:.0f}")
+        return received_ns + round(deadline_ms * NS_PER_MS)
+
+    def _text(self, headers: Mapping[str, str], name: str) -> str | None:
+        text = headers.get(name)
+        if text is not None and len(text) > self._text_max:
+            raise RefusalError(400, f"{name} is longer than {self._text_max} characters")
+        return text or None

@@ -1,0 +1,204 @@
+"""Writes the journal while the server runs: parts every few seconds, the files of `spec.journal` when it closes.
+
+The loop's thread only appends to lists; a thread of our own makes Parquet of them. A server that is killed leaves its
+parts and a ``journal.json`` that says it is not clean; at most `FLUSH_S` of rows are lost.
+"""
+
+import logging
+import queue
+import threading
+from array import array
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from loadslice.policy.events import EVENT_COLUMNS as EVENT_WIDTH
+from loadslice.serve.request import Passage, Request
+from loadslice.spec import journal
+from loadslice.spec.errors import InputError
+from loadslice.spec.files import encode_json, reason, replacing, stamp, write_bytes
+from loadslice.spec.latency import LatencyTable
+from loadslice.spec.outcome import OUTCOMES, Outcome
+from loadslice.spec.pipeline import CLASSES, Pipeline
+
+log = logging.getLogger(__name__)
+
+FLUSH_S = 5.0
+ROWS_MAX = 16_384
+"""Rows kept before a part is written early, so that memory stays flat under load."""
+
+LATENCY_FILE = "latency.json"
+"""Kept beside the journal where the core was given a latency table: its decisions replay only with it."""
+
+TABLES = {
+    "requests": journal.REQUEST_COLUMNS,
+    "stages": journal.STAGE_COLUMNS,
+    "events": journal.EVENT_COLUMNS,
+}
+
+
+class JournalWriter:
+    """One run's journal.
+
+    Args:
+        folder: Made if absent.
+        pipeline: As it runs.
+        latency: The table the core was given.
+
+    Raises:
+        InputError: The folder holds a journal already, or cannot be written.
+    """
+
+    def __init__(self, folder: Path, pipeline: Pipeline, latency: LatencyTable | None) -> None:
+        if (folder / "journal.json").exists():
+            raise InputError(f"--journal {folder}: holds a journal already. Choose another folder or remove this one.")
+        self._folder = folder
+        self._pipeline = pipeline
+        self._engines = list(pipeline.engines)
+        self._requests: list[tuple[Any, ...]] = []
+        self._stages: list[tuple[Any, ...]] = []
+        self._parts = 0
+        self._queue: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._error: InputError | None = None
+        try:
+            self._parts_folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"--journal {folder}: cannot be written, {reason(error)}.") from error
+        if latency is not None:
+            write_bytes(folder / LATENCY_FILE, encode_json(latency))
+        self._write_head(clean=False, requests=0, outcomes={}, span_ns=0, effects_sha256=None)
+        self._thread = threading.Thread(target=self._write_parts, name="journal", daemon=True)
+        self._thread.start()
+
+    @property
+    def _parts_folder(self) -> Path:
+        return self._folder / "parts"
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a part should be written before its time."""
+        return len(self._stages) >= ROWS_MAX or len(self._requests) >= ROWS_MAX
+
+    def add(self, request: Request) -> None:
+        """Keep a request that has ended and been replied to, and its passages."""
+        parse_ns = request.arrival_ns - request.received_ns
+        self._requests.append(
+            (
+                request.tag,
+                request.id,
+                request.arrival_ns,
+                request.end_ns,
+                request.outcome.name.lower(),
+                request.reason.name.lower(),
+                CLASSES[request.priority],
+                request.source,
+                request.input,
+                request.hint_ns or None,
+                parse_ns,
+                request.reply_ns,
+            )
+        )
+        self._stages.extend(self._stage_row(request.tag, passage) for passage in request.passages)
+
+    def _stage_row(self, tag: int, passage: Passage) -> tuple[Any, ...]:
+        stage = self._pipeline.stages[passage.stage]
+        return (
+            tag,
+            stage.name,
+            self._engines[passage.engine],
+            passage.placed.name.lower(),
+            passage.bucket,
+            passage.items,
+            passage.batch_rows,
+            passage.enqueued_ns,
+            passage.dispatched_ns,
+            passage.started_ns,
+            passage.copy_ns,
+            passage.compute_ns,
+            passage.done_ns,
+            stage.buckets[passage.bucket] if passage.bucket < len(stage.buckets) else None,
+        )
+
+    def flush(self, events: "array[int]") -> None:
+        """Hand everything kept so far to the writing thread.
+
+        Args:
+            events: Rows of `policy.events` as one flat array, not changed any more.
+        """
+        if self._requests or events:
+            self._queue.put({"requests": self._requests, "stages": self._stages, "events": events})
+            self._requests, self._stages = [], []
+
+    def close(self, events: "array[int]", *, outcomes: dict[Outcome, int], span_ns: int, effects_sha256: str) -> None:
+        """Write what is left, join the parts and say that the run was closed in order. Blocks.
+
+        Raises:
+            InputError: Something could not be written; the parts stay.
+        """
+        self.flush(events)
+        self._queue.put(None)
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        for name, columns in TABLES.items():
+            _join_parts(self._parts_folder, name, columns, self._folder / f"{name}.parquet")
+        for part in self._parts_folder.iterdir():
+            part.unlink()
+        self._parts_folder.rmdir()
+        self._write_head(
+            clean=True,
+            requests=sum(outcomes.values()),
+            outcomes={name: outcomes.get(Outcome[name.upper()], 0) for name in OUTCOMES},
+            span_ns=span_ns,
+            effects_sha256=effects_sha256,
+        )
+
+    def _write_head(
+        self, *, clean: bool, requests: int, outcomes: dict[str, int], span_ns: int, effects_sha256: str | None
+    ) -> None:
+        head = journal.JournalHead(
+            schema=journal.SCHEMA_VERSION,
+            pipeline=self._pipeline.pipeline,
+            basis="measured",
+            requests=requests,
+            outcomes=outcomes,
+            clean=clean,
+            span_ns=span_ns,
+            pipeline_yaml=msgspec.yaml.encode(self._pipeline).decode(),
+            effects_sha256=effects_sha256,
+            stamp=stamp(journal.SCHEMA_VERSION, tools=("numpy", "numba", "onnxruntime", "openvino", "aiohttp")),
+        )
+        write_bytes(self._folder / "journal.json", encode_json(head))
+
+    def _write_parts(self) -> None:
+        """The writing thread's life. The first failure is kept for `close`; serving goes on."""
+        while (rows := self._queue.get()) is not None:
+            if self._error is not None:
+                continue
+            self._parts += 1
+            try:
+                for name, columns in TABLES.items():
+                    with replacing(self._parts_folder / f"{name}-{self._parts:06d}.parquet") as path:
+                        _frame(rows[name], columns).write_parquet(path)
+            except (InputError, pl.exceptions.PolarsError) as error:
+                self._error = error if isinstance(error, InputError) else InputError(f"{self._folder}: {error}")
+                log.error("the journal cannot be written any more: %s", self._error)
+
+
+def _frame(rows: "list[tuple[Any, ...]] | array[int]", columns: dict[str, pl.DataType]) -> pl.DataFrame:
+    if isinstance(rows, array):
+        return pl.DataFrame(np.frombuffer(rows, np.int64).reshape(-1, EVENT_WIDTH), schema=columns)
+    return pl.DataFrame(rows, schema=columns, orient="row")
+
+
+def _join_parts(folder: Path, name: str, columns: dict[str, pl.DataType], target: Path) -> None:
+    """Join parts in order, streaming, so that a long run needs no more memory than a short one."""
+    parts = sorted(folder.glob(f"{name}-*.parquet"))
+    with replacing(target) as path:
+        if parts:
+            pl.scan_parquet(parts).sink_parquet(path)
+        else:
+            pl.DataFrame(schema=columns).write_parquet(path)

@@ -1,0 +1,25 @@
+"""Every limit the front enforces, in one place."""
+
+from dataclasses import dataclass
+
+MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client, and all clients together, may ask of the front."""
+
+    body_bytes_max: int = 16 * MEBIBYTE
+    held_bytes_max: int = 1024 * MEBIBYTE
+    """Bodies of all requests inside, together; the next is told to come back."""
+    connections_max: int = 1024
+    body_timeout_s: float = 30.0
+    """Longest time a whole body may take to arrive."""
+    keepalive_timeout_s: float = 75.0
+    """Longest time a connection may take to bring a whole request head, or stay idle."""
+    json_elements_max: int = 4_000_000
+    """Tensor elements given as JSON; each costs about 60 bytes while it is decoded."""
+    rank_max: int = 16
+    inputs_max: int = 256
+    text_max: int = 256
+    """Characters of an id, a source or an input name."""

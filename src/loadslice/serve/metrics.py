@@ -1,0 +1,217 @@
+"""What `/metrics` says, in one format for every engine.
+
+Gauges and counters the core keeps are read from its state when somebody scrapes. Histograms are counted here, on the
+loop's thread alone and therefore without locks: one bisection and two additions per observation.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from loadslice.policy import columns as c
+from loadslice.policy.tables import State, Tables
+from loadslice.serve.clock import Clock
+from loadslice.serve.refusals import NS_PER_S
+from loadslice.serve.request import Batch, Passage, Request
+from loadslice.spec.outcome import Outcome, Reason
+from loadslice.spec.pipeline import Pipeline
+
+BOUNDS_S = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
+"""Upper bounds of histogram buckets, seconds: from a tiny model's queue to a batch that has gone wrong."""
+
+WINDOW_NS = 10 * NS_PER_S
+"""Utilisation is over at least this long, or since the start."""
+
+
+class Histogram:
+    """Counts of durations by bucket."""
+
+    __slots__ = ("_counts", "_sum_ns")
+
+    _BOUNDS_NS = tuple(round(bound * NS_PER_S) for bound in BOUNDS_S)
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BOUNDS_S) + 1)
+        self._sum_ns = 0
+
+    def observe_ns(self, duration_ns: int) -> None:
+        """Count one duration."""
+        self._counts[bisect_left(self._BOUNDS_NS, duration_ns)] += 1
+        self._sum_ns += duration_ns
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """(upper bound, count up to it), as Prometheus wants them."""
+        total = 0
+        pairs: list[tuple[str, float]] = []
+        for bound, count in zip((*BOUNDS_S, float("inf")), self._counts, strict=True):
+            total += count
+            pairs.append(("+Inf" if bound == float("inf") else repr(bound), float(total)))
+        return pairs
+
+    @property
+    def sum_s(self) -> float:
+        """Sum of all durations, seconds."""
+        return self._sum_ns / NS_PER_S
+
+
+class Metrics(Collector):
+    """One pipeline's metrics. Labels come from the pipeline file and the outcome codes, so their sets are bounded."""
+
+    def __init__(self, pipeline: Pipeline, tables: Tables, state: State, clock: Clock) -> None:
+        self._pipeline = pipeline.pipeline
+        self._engines = list(pipeline.engines)
+        self._stages = [stage.name for stage in pipeline.stages]
+        self._slots = tables.engines[:, c.E_MAX_INFLIGHT].tolist()
+        self._state = state
+        self._clock = clock
+        self._passed = {
+            (number, self._engines.index(name)): (Histogram(), Histogram(), Histogram())
+            for number, stage in enumerate(pipeline.stages)
+            for name in stage.engine_names
+        }
+        self._request = Histogram()
+        self._failed_batches = [0] * len(self._engines)
+        self._ended: Counter[tuple[Outcome, Reason]] = Counter()
+        self._refused: Counter[int] = Counter()
+        self._seen: list[tuple[int, list[int]]] = [(0, [0] * len(self._engines))]
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def batch_ended(self, batch: Batch) -> None:
+        """Count a batch that an engine failed on."""
+        if batch.failed:
+            self._failed_batches[batch.engine] += 1
+
+    def passage_ended(self, passage: Passage) -> None:
+        """Count the times of one request at one stage."""
+        assert passage.started_ns is not None
+        assert passage.copy_ns is not None
+        assert passage.compute_ns is not None
+        queue, copy, compute = self._passed[passage.stage, passage.engine]
+        queue.observe_ns(passage.started_ns - passage.enqueued_ns)
+        copy.observe_ns(passage.copy_ns)
+        compute.observe_ns(passage.compute_ns)
+
+    def request_ended(self, request: Request) -> None:
+        """Count an outcome, and how long it took to come to it."""
+        self._ended[request.outcome, request.reason] += 1
+        if request.outcome is Outcome.COMPLETED:
+            assert request.end_ns is not None
+            self._request.observe_ns(request.end_ns - request.received_ns)
+
+    def refused_at_front(self, status: int) -> None:
+        """Count a request that never reached the core."""
+        self._refused[status] += 1
+
+    def exposition(self) -> bytes:
+        """The text that a scrape gets."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by prometheus_client at each scrape."""
+        yield from self._engine_metrics()
+        yield from self._stage_metrics()
+        outcomes = CounterMetricFamily(
+            "loadslice_requests", "Requests that ended, by outcome.", labels=["pipeline", "outcome", "reason"]
+        )
+        for (outcome, reason), count in sorted(self._ended.items()):
+            outcomes.add_metric([self._pipeline, outcome.name.lower(), reason.name.lower()], count)
+        yield outcomes
+        refused = CounterMetricFamily(
+            "loadslice_front_refusals", "Requests refused before the core.", labels=["pipeline", "status"]
+        )
+        for status, count in sorted(self._refused.items()):
+            refused.add_metric([self._pipeline, str(status)], count)
+        yield refused
+        whole = HistogramMetricFamily(
+            "loadslice_request_seconds", "From the request's head to its outcome, completed ones.", labels=["pipeline"]
+        )
+        whole.add_metric([self._pipeline], self._request.cumulative(), self._request.sum_s)
+        yield whole
+        yield GaugeMetricFamily(
+            "loadslice_requests_inside", "Requests admitted and not ended.", value=self._counter(c.C_IN_SYSTEM)
+        )
+
+    def _engine_metrics(self) -> Iterator[Metric]:
+        counts = self._state.engines
+        for name, text, column in (
+            ("loadslice_engine_queue_length", "Requests waiting for this engine.", c.N_QUEUED),
+            ("loadslice_engine_inflight", "Batches running on this engine.", c.N_INFLIGHT),
+            ("loadslice_engine_up", "Whether this engine takes work.", c.N_UP),
+        ):
+            yield self._per_engine(GaugeMetricFamily(name, text, labels=["engine"]), counts[:, column].tolist())
+        for name, text, values in (
+            ("loadslice_engine_batches", "Batches started on this engine.", counts[:, c.N_BATCHES].tolist()),
+            ("loadslice_engine_failures", "Batches this engine failed on.", self._failed_batches),
+            ("loadslice_failover", "Requests moved to this engine.", counts[:, c.N_FAILOVER_IN].tolist()),
+            ("loadslice_engine_busy_seconds", "Slot time spent on batches.", self._busy_s()),
+        ):
+            yield self._per_engine(CounterMetricFamily(name, text, labels=["engine"]), values)
+        yield self._per_engine(
+            GaugeMetricFamily(
+                "loadslice_engine_utilisation_ratio", "Busy slot time over slot time, last 10 s.", labels=["engine"]
+            ),
+            self._utilisation(),
+        )
+
+    def _per_engine(
+        self, family: GaugeMetricFamily | CounterMetricFamily, values: Iterable[float]
+    ) -> GaugeMetricFamily | CounterMetricFamily:
+        for name, value in zip(self._engines, values, strict=True):
+            family.add_metric([name], value)
+        return family
+
+    def _stage_metrics(self) -> Iterator[Metric]:
+        for position, (kind, text) in enumerate(
+            (
+                ("queue", "From being placed to a worker taking it up."),
+                ("copy", "Gathering rows into a batch and handing results back."),
+                ("compute", "Inside the runtime or the Python stage."),
+            )
+        ):
+            family = HistogramMetricFamily(f"loadslice_stage_{kind}_seconds", text, labels=["stage", "engine"])
+            for (stage, engine), histograms in self._passed.items():
+                histogram = histograms[position]
+                family.add_metric([self._stages[stage], self._engines[engine]], histogram.cumulative(), histogram.sum_s)
+            yield family
+
+    def _busy_ns(self) -> list[int]:
+        """Slot time spent so far, running batches included."""
+        now_ns = self._clock.now_ns()
+        busy: list[int] = self._state.engines[:, c.N_BUSY_NS].tolist()
+        for batch in self._state.batches[self._state.batches[:, c.B_BUSY] == 1]:
+            busy[int(batch[c.B_ENGINE])] += now_ns - int(batch[c.B_STARTED_NS])
+        return busy
+
+    def _busy_s(self) -> list[float]:
+        return [busy / NS_PER_S for busy in self._busy_ns()]
+
+    def _utilisation(self) -> list[float]:
+        """Against the youngest scrape that is at least a window old, or the start of the run."""
+        now_ns = self._clock.now_ns()
+        busy = self._busy_ns()
+        while len(self._seen) > 1 and self._seen[1][0] <= now_ns - WINDOW_NS:
+            del self._seen[0]
+        then_ns, before = self._seen[0]
+        if now_ns - self._seen[-1][0] >= NS_PER_S:
+            self._seen.append((now_ns, busy))
+        span_ns = max(1, now_ns - then_ns)
+        return [
+            (after - earlier) / (span_ns * slots)
+            for after, earlier, slots in zip(busy, before, self._slots, strict=True)
+        ]
+
+    def _counter(self, column: int) -> float:
+        return float(self._state.counters[column])

@@ -1,0 +1,82 @@
+"""What the live shell keeps about a request, its passage through each stage, and a batch on its way to a worker."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from loadslice.spec.outcome import Outcome, Reason
+from loadslice.spec.work import StageError, Work
+
+
+@dataclass(slots=True, eq=False)
+class Passage:
+    """One request at one stage, on one engine. Times are nanoseconds; ``None``: it did not come to that."""
+
+    stage: int
+    engine: int
+    placed: Reason
+    bucket: int
+    items: int
+    enqueued_ns: int
+    dispatched_ns: int | None = None
+    started_ns: int | None = None
+    copy_ns: int | None = None
+    compute_ns: int | None = None
+    done_ns: int | None = None
+    batch_rows: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request inside. The front makes it, the shell changes it."""
+
+    work: Work | None
+    bucket: int
+    """Shape bucket at the stage it is about to enter."""
+    priority: int
+    deadline_ns: int
+    source: str | None
+    source_index: int
+    precision: int
+    id: str | None
+    input: str | None
+    received_ns: int
+    done: asyncio.Future[None]
+    """Resolved when the outcome is known; cancelled when the client has gone."""
+    tag: int = -1
+    row: int = -1
+    arrival_ns: int = -1
+    outcome: Outcome = Outcome.NONE
+    reason: Reason = Reason.NONE
+    hint_ns: int = 0
+    fault: StageError | None = None
+    end_ns: int | None = None
+    reply_ns: int | None = None
+    passages: list[Passage] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """One batch; a worker fills in what came of it."""
+
+    slot: int
+    epoch: int
+    engine: int
+    stage: int
+    bucket: int
+    dispatched_ns: int
+    requests: list[Request]
+    passages: list[Passage]
+    works: list[Work]
+    started_ns: int = 0
+    copy_ns: int = 0
+    compute_ns: int = 0
+    failed: bool = False
+    """The engine failed; there are no results."""
+    results: list[Work | StageError] = field(default_factory=list)
+    """One per request: what goes on, or why this one failed."""
+    next_buckets: list[int] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the whole batch."""
+        return sum(work.items for work in self.works)

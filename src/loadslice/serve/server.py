@@ -1,0 +1,264 @@
+"""One live server: opens the port, loads, warms, serves, drains, closes the journal."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadslice.policy import columns as c
+from loadslice.policy.tables import State, Tables, fresh, lower, rule_sources
+from loadslice.serve.admission import Admission
+from loadslice.serve.clock import Clock
+from loadslice.serve.connection import HttpServer
+from loadslice.serve.datatypes import name_of
+from loadslice.serve.engines import SWITCH_INTERVAL_S, Engines
+from loadslice.serve.front import Front, Service
+from loadslice.serve.health import Health
+from loadslice.serve.limits import Limits
+from loadslice.serve.metrics import Metrics
+from loadslice.serve.request import Batch, Request
+from loadslice.serve.shell import Shell, warm_kernels
+from loadslice.serve.stages import LoadedStage, close_stages, load_stages
+from loadslice.serve.warm import run_examples, warm_models
+from loadslice.spec.errors import InputError
+from loadslice.spec.files import reason
+from loadslice.spec.latency import LatencyTable
+from loadslice.spec.outcome import Outcome
+from loadslice.spec.pipeline import Pipeline
+from loadslice.spec.work import Work
+
+if TYPE_CHECKING:
+    from loadslice.serve.journal import JournalWriter
+
+log = logging.getLogger(__name__)
+
+CUT_OFF_S = 2.0
+"""After the drain: how long replies to what was cut off may take, and how long a hung worker is waited for."""
+
+
+class Server:
+    """One pipeline on one port.
+
+    Args:
+        pipeline: Checked.
+        folder: Where the pipeline file stands.
+        host: Address to listen on.
+        port: 0: any free one.
+        latency: Expected service times; without it the core learns them.
+        journal: Folder for the journal; ``None``: none is kept.
+        limits: What clients may ask.
+        drain_s: How long `stop` lets requests inside run on.
+
+    Raises:
+        InputError: The journal's folder cannot be used.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        folder: Path,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        latency: LatencyTable | None = None,
+        journal: Path | None = None,
+        limits: Limits | None = None,
+        drain_s: float = 20.0,
+    ) -> None:
+        self.tables: Tables = lower(pipeline, latency, rule_sources(pipeline))
+        self.state: State = fresh(self.tables, pipeline.max_requests)
+        self.drain_s = drain_s
+        self._pipeline = pipeline
+        self._folder = folder
+        self._host = host
+        self._port = port
+        self._latency = latency
+        self._journal_folder = journal
+        self._limits = limits or Limits()
+        self._clock = Clock()
+        self._front = Front(pipeline, self._limits, self._clock)
+        self._metrics = Metrics(pipeline, self.tables, self.state, self._clock)
+        self._stages: list[LoadedStage] = []
+        self._engines: Engines | None = None
+        self._shell: Shell | None = None
+        self._journal: JournalWriter | None = None
+        self._flush: asyncio.TimerHandle | None = None
+        self._http: HttpServer | None = None
+        self._listener: asyncio.Server | None = None
+        self._switch_interval_s = sys.getswitchinterval()
+
+    @property
+    def url(self) -> str:
+        """Where clients reach it."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    @property
+    def outcomes(self) -> dict[Outcome, int]:
+        """Requests by how they ended, so far."""
+        return {
+            outcome: int(self.state.counters[c.C_OUTCOMES + outcome])
+            for outcome in Outcome
+            if outcome is not Outcome.NONE
+        }
+
+    async def start(self) -> None:
+        """Open the port, then load and warm; when this returns, the server is ready.
+
+        Raises:
+            InputError: The port is taken, a model does not load, the journal's folder cannot be used.
+        """
+        await self._listen()
+        try:
+            outputs = await asyncio.to_thread(self._load)
+            self._serve(outputs)
+        except BaseException:
+            await self._close_front()
+            close_stages(self._stages)
+            raise
+
+    async def stop(self) -> None:
+        """Admit nothing more, let what is inside end, cut off the rest, close everything.
+
+        Raises:
+            InputError: The journal could not be written.
+        """
+        shell, engines = self._shell, self._engines
+        if shell is None or engines is None:
+            await self._close_front()
+            return
+        shell.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.drain_s):
+                await shell.idle()
+        cut = shell.cancel_all()
+        if cut:
+            log.warning("%d requests were still inside after %g s and were cancelled", cut, self.drain_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CUT_OFF_S):
+                await shell.idle()
+        await self._close_front()
+        shell.close()
+        hung = await asyncio.to_thread(engines.stop)
+        if hung:
+            log.warning("workers that did not come back: %s", ", ".join(hung))
+        else:
+            close_stages(self._stages)
+        sys.setswitchinterval(self._switch_interval_s)
+        await self._close_journal(shell)
+
+    async def drained(self, timeout_s: float = 30.0) -> None:
+        """Wait until nothing is inside; for tests and for whoever stops a load before stopping the server."""
+        assert self._shell is not None
+        async with asyncio.timeout(timeout_s):
+            await self._shell.idle()
+
+    async def _listen(self) -> None:
+        self._http = HttpServer(self._front.handle, self._limits)
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(self._http, self._host, self._port, backlog=1024)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise InputError(
+                    f"--http {self._port}: the port is in use on {self._host}. Choose another, or 0 for any free one."
+                ) from error
+            raise InputError(f"--host {self._host} --http {self._port}: cannot listen, {reason(error)}.") from error
+        self._port = self._listener.sockets[0].getsockname()[1]
+
+    def _load(self) -> list[dict[str, Any]]:
+        """Everything that takes long; runs beside the loop, so that the port answers meanwhile."""
+        warm_kernels(self.tables)
+        self._stages = load_stages(self._pipeline, self._folder, self._clock)
+        warm_models(self._pipeline, self._stages)
+        example = run_examples(self._pipeline, self._folder, self._stages)
+        return _outputs(self._stages[-1], example)
+
+    def _serve(self, outputs: list[dict[str, Any]]) -> None:
+        if self._journal_folder is not None:
+            # Here, because polars is a large library that a server without a journal does not need.
+            from loadslice.serve.journal import JournalWriter
+
+            self._journal = JournalWriter(self._journal_folder, self._pipeline, self._latency)
+            self._schedule_flush()
+        engines = Engines(self._pipeline, self._stages, self._clock, self._on_batch)
+        self._shell = Shell(
+            self.tables,
+            self.state,
+            self._clock,
+            engines.dispatch,
+            self._metrics,
+            keep_events=self._journal is not None,
+        )
+        self._engines = engines
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        engines.start()
+        self._front.service = Service(
+            shell=self._shell,
+            admission=Admission(self._stages[0]),
+            metrics=self._metrics,
+            health=Health(engines, self._clock),
+            outputs=outputs,
+            record=self._record,
+        )
+
+    def _on_batch(self, batch: Batch) -> None:
+        assert self._shell is not None
+        self._shell.batch_done(batch)
+
+    def _record(self, request: Request) -> None:
+        if self._journal is not None:
+            self._journal.add(request)
+            if self._journal.is_full:
+                self._flush_journal()
+
+    def _flush_journal(self) -> None:
+        if self._journal is not None and self._shell is not None:
+            self._journal.flush(self._shell.take_events())
+
+    def _schedule_flush(self) -> None:
+        from loadslice.serve.journal import FLUSH_S
+
+        self._flush_journal()
+        self._flush = asyncio.get_running_loop().call_later(FLUSH_S, self._schedule_flush)
+
+    async def _close_front(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        if self._http is not None:
+            # Idle connections close at once; handlers that still write get this long.
+            await self._http.shutdown(CUT_OFF_S)
+
+    async def _close_journal(self, shell: Shell) -> None:
+        if self._flush is not None:
+            self._flush.cancel()
+        if self._journal is not None:
+            await asyncio.to_thread(
+                self._journal.close,
+                shell.take_events(),
+                outcomes=self.outcomes,
+                span_ns=self._clock.now_ns(),
+                effects_sha256=shell.decisions.hexdigest(),
+            )
+
+
+def _outputs(last: LoadedStage, example: Work | None) -> list[dict[str, Any]]:
+    """What the pipeline gives, in the protocol's words: from its model, or from what its example gave."""
+    if last.outputs is not None:
+        return [
+            {
+                "name": info.name,
+                "datatype": name_of(info.dtype),
+                "shape": [-1 if side is None else side for side in info.shape],
+            }
+            for info in last.outputs
+        ]
+    if example is None:
+        return []
+    return [
+        {"name": name, "datatype": name_of(tensor.dtype), "shape": [-1, *tensor.shape[1:]]}
+        for name, tensor in example.tensors.items()
+    ]
