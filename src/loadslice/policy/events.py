@@ -4,8 +4,6 @@ A row is ``[kind, now_ns, 9 arguments]``; a BATCH_DONE is followed by one RESULT
 to the core and is what live and simulated journals are replayed with.
 """
 
-import numpy as np
-
 from loadslice.policy import columns as c
 from loadslice.policy import desk
 from loadslice.policy.kernel import kernel
@@ -27,20 +25,20 @@ EVENT_COLUMNS = 11
 
 
 @kernel
-def decide(events: Int64s, tables: Tables, state: State, effects: Int64s) -> int:
+def decide(events: Int64s, tables: Tables, state: State, results: Int64s, effects: Int64s) -> int:
     """Feed a whole event log to the core.
 
     Args:
         events: [n, EVENT_COLUMNS] in the order they happened.
         tables: What never changes.
         state: Fresh; changed.
+        results: [largest batch, 2] scratch.
         effects: [capacity, EFFECT_COLUMNS], filled with all effects in order.
 
     Returns:
         Number of effects, or -1 when ``effects`` was too small.
     """
     count = 0
-    results = np.zeros((state.members.shape[1], 2), np.int64)
     index = 0
     while index < events.shape[0]:
         event = events[index]
@@ -77,6 +75,8 @@ def decide(events: Int64s, tables: Tables, state: State, effects: Int64s) -> int
         said = state.counters[c.C_EFFECTS]
         if count + said > effects.shape[0]:
             return -1
-        effects[count : count + said] = state.effects[:said]
+        for row in range(said):
+            for column in range(c.EFFECT_COLUMNS):
+                effects[count + row, column] = state.effects[row, column]
         count += said
     return count

@@ -51,9 +51,20 @@ if _folder is not None:
     numba.config.CACHE_DIR = str(_folder)
 
 
+_FLAGS = {
+    "fastmath": False,
+    "error_model": "python",
+    "nogil": True,
+    "cache": _folder is not None,
+    # Tables and state are some twenty arrays passed to every function. Counting references to them, and copying them to
+    # calls that are not inlined, cost twelve times the decisions themselves (0.38 against 4.6 million requests per
+    # CPU-second, one engine). So compiled code allocates nothing, and holds no array beyond a call.
+    "_nrt": False,
+    "forceinline": True,
+}
+
+
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a pure function at its first call."""
-    compiled: Callable[P, R] = numba.njit(fastmath=False, error_model="python", cache=_folder is not None, nogil=True)(
-        function
-    )
+    """Compile a pure function at its first call. It may make views of arrays, never arrays."""
+    compiled: Callable[P, R] = numba.njit(**_FLAGS)(function)
     return compiled

@@ -85,6 +85,20 @@ class Clockwork(NamedTuple):
     """[slots] work done per ns"""
     since_ns: Int64s
     """[slots] when ``left_ns`` was true"""
+    results: Int64s
+    """[largest batch, 2] scratch: what a batch's members ask of the next stage"""
+
+
+def idle_clockwork(state: State) -> Clockwork:
+    """Nothing in flight. Made outside the loop: compiled code allocates nothing."""
+    slots = len(state.batches)
+    return Clockwork(
+        np.full(slots, c.FOREVER, np.int64),
+        np.zeros(slots),
+        np.ones(slots),
+        np.zeros(slots, np.int64),
+        np.zeros((state.members.shape[1], 2), np.int64),
+    )
 
 
 @kernel
@@ -135,7 +149,8 @@ def carry_out(now_ns: int, seed: int, state: State, service: Service, clockwork:
         effect = state.effects[index]
         kind = effect[c.F_KIND]
         if record.effects.shape[0] > 0:
-            record.effects[record.counts[N_EFFECTS]] = effect
+            for column in range(c.EFFECT_COLUMNS):
+                record.effects[record.counts[N_EFFECTS], column] = effect[column]
             record.counts[N_EFFECTS] += 1
         if kind == c.DISPATCH:
             slot = effect[c.F_TAG]
@@ -181,9 +196,9 @@ def complete(
     traffic: Traffic,
     clockwork: Clockwork,
     record: Record,
-    results: Int64s,
 ) -> None:
     """Tell the core that a batch has ended, with what its members ask of the next stage."""
+    results = clockwork.results
     stage = state.batches[slot, c.B_STAGE]
     count = state.batches[slot, c.B_COUNT]
     epoch = state.batches[slot, c.B_EPOCH]
@@ -205,7 +220,9 @@ def complete(
 
 
 @kernel
-def run(seed: int, tables: Tables, state: State, service: Service, traffic: Traffic, record: Record) -> int:
+def run(
+    seed: int, tables: Tables, state: State, service: Service, traffic: Traffic, clockwork: Clockwork, record: Record
+) -> int:
     """Simulate to the end of the last request.
 
     Args:
@@ -214,16 +231,13 @@ def run(seed: int, tables: Tables, state: State, service: Service, traffic: Traf
         state: Fresh; idle again afterwards.
         service: Service-time distributions.
         traffic: Requests.
+        clockwork: From `idle_clockwork`; changed.
         record: Filled.
 
     Returns:
         Core calls made, or OVERFULL.
     """
     slots = state.batches.shape[0]
-    clockwork = Clockwork(
-        np.full(slots, c.FOREVER, np.int64), np.zeros(slots), np.ones(slots), np.zeros(slots, np.int64)
-    )
-    results = np.zeros((state.members.shape[1], 2), np.int64)
     requests = traffic.arrival_ns.shape[0]
     logged = record.events.shape[0] > 0
     shared = service.cores < np.inf
@@ -246,7 +260,7 @@ def run(seed: int, tables: Tables, state: State, service: Service, traffic: Traf
         ):
             return OVERFULL
         if done_ns == now_ns:
-            complete(now_ns, done_slot, tables, state, traffic, clockwork, record, results)
+            complete(now_ns, done_slot, tables, state, traffic, clockwork, record)
             if shared:
                 change_speed(now_ns, service, state, clockwork)
         elif timer_ns == now_ns:

@@ -125,7 +125,10 @@ def run(prepared: Prepared, *, seed: int = 0, journal: bool = False) -> Run:
             effects=np.zeros((log_rows + len(state.effects) if log_rows else 0, c.EFFECT_COLUMNS), np.int64),
             counts=np.zeros(3, np.int64),
         )
-        if loop.run(seed, tables, state, prepared.service, traffic, record) != loop.OVERFULL:
+        if (
+            loop.run(seed, tables, state, prepared.service, traffic, loop.idle_clockwork(state), record)
+            != loop.OVERFULL
+        ):
             break
         log_rows *= 2
     assert (record.outcome != Outcome.NONE).all(), "every request ends in exactly one outcome"
