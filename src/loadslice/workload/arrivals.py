@@ -193,7 +193,8 @@ def hour_of_week(times_s: Floats, clock: Clock) -> list[float | None]:
     span_s = float(times_s[-1] - times_s[0])
     seen = covered_s(span_s, clock)
     counts = np.bincount(hour_index(times_s, clock), minlength=HOURS_PER_WEEK)
-    enough = (seen >= min(COVERED_S_MIN, span_s)) & (seen > 0)
+    # A trace inside one hour covers its whole span, up to rounding.
+    enough = (seen >= min(COVERED_S_MIN, span_s * (1 - 1e-6))) & (seen > 0)
     return [
         float(count / seconds) if known else None for count, seconds, known in zip(counts, seen, enough, strict=True)
     ]

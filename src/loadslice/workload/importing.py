@@ -128,7 +128,8 @@ def _finish(parsed: Parsed, kind: str, path: Path, options: Options) -> Trace:
     frame = _ordered(parsed, path, options, notes)
     times = frame["time_ns"].to_numpy()
     if not parsed.absolute:
-        trace.refuse_first(frame["time_ns"] < 0, frame["time_ns"], f"{path}: time", "is negative", _line_of(frame))
+        seconds = frame["time_ns"] / NS_PER_S
+        trace.refuse_first(seconds < 0, seconds, f"{path}: arrival_s", "is negative", _line_of(frame))
     tick_ns = parsed.stamp_ns or ticks.find_tick_ns(times)
     times = _spread(times, tick_ns, options, notes)
     frame = frame.with_columns(time_ns=pl.Series(times))

@@ -1,8 +1,11 @@
 """Size distributions, their ties to each other, latency percentiles and stage shares."""
 
+from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from loadslice.spec.portrait import QUANTILE_POINTS, Distribution, Latency
@@ -19,17 +22,27 @@ def distribution(frame: pl.DataFrame, column: str) -> Distribution | None:
     """Summary of one column; ``None`` when it is not recorded."""
     if column not in frame.columns:
         return None
-    values = frame[column].drop_nulls().to_numpy()
-    # All quantiles at once: one partition of the array instead of a hundred.
-    quantiles = np.quantile(values, QUANTILE_POINTS)
-    p50, p99 = np.quantile(values, [0.5, 0.99])
+    values = frame[column].drop_nulls().sort().to_numpy()
+    p50, p99 = quantiles(values, [0.5, 0.99])
     return Distribution(
         mean=float(values.mean()),
-        p50=float(p50),
-        p99=float(p99),
-        max=float(values.max()),
-        quantiles=[float(value) for value in quantiles],
+        p50=p50,
+        p99=p99,
+        max=float(values[-1]),
+        quantiles=quantiles(values, QUANTILE_POINTS),
     )
+
+
+def quantiles(ascending: npt.NDArray[Any], points: Sequence[float]) -> list[float]:
+    """Quantiles of a sorted array, between neighbours by linear interpolation.
+
+    One parallel sort by Polars and these look-ups take a tenth of the time of ``numpy.quantile`` on ten million rows.
+    """
+    at = np.asarray(points) * (len(ascending) - 1)
+    below = np.floor(at).astype(np.int64)
+    above = np.minimum(below + 1, len(ascending) - 1)
+    low, high = ascending[below].astype(np.float64), ascending[above].astype(np.float64)
+    return [float(value) for value in low + (high - low) * (at - below)]
 
 
 def rank_correlations(frame: pl.DataFrame) -> dict[str, float]:
@@ -48,8 +61,8 @@ def latency(frame: pl.DataFrame) -> Latency | None:
     """Percentiles of the recorded latency; ``None`` when it is not recorded."""
     if "latency_ms" not in frame.columns:
         return None
-    p50, p95, p99 = np.quantile(frame["latency_ms"].drop_nulls().to_numpy(), [0.5, 0.95, 0.99])
-    return Latency(p50=float(p50), p95=float(p95), p99=float(p99))
+    p50, p95, p99 = quantiles(frame["latency_ms"].drop_nulls().sort().to_numpy(), [0.5, 0.95, 0.99])
+    return Latency(p50=p50, p95=p95, p99=p99)
 
 
 def stage_share(frame: pl.DataFrame) -> dict[str, float] | None:

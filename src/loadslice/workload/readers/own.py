@@ -44,19 +44,19 @@ def _parts(path: Path, meta: dict[str, Any]) -> Iterator[pl.DataFrame]:
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             decoder = msgspec.json.Decoder(dict[str, Any])
             raise InputError(f"{path}: {json_lines.fault(block, decoder, error)}.") from error
-        lines = _line_numbers(block, frame.height)
-        yield trace.typed(frame, str(path), _Locate(block, lines)).with_columns(line=lines)
+        yield _typed(path, block, frame)
 
 
-class _Locate:
-    """Names the line of a row, or of the first value that broke a whole column's type."""
-
-    def __init__(self, block: source.Block, lines: pl.Series) -> None:
-        self._block = block
-        self._lines = lines
-
-    def __call__(self, index: int) -> str:
-        return f"line {self._lines[index]}"
+def _typed(path: Path, block: source.Block, frame: pl.DataFrame) -> pl.DataFrame:
+    lines = _line_numbers(block, frame.height)
+    try:
+        typed = trace.typed(frame, str(path), lambda index: f"line {lines[index]}")
+    except InputError:
+        # A column of mixed types has no row to blame; the first line that is wrong by itself has.
+        for number, line in zip(lines, (line for line in block.data.split(b"\n") if line.strip()), strict=False):
+            trace.typed(pl.DataFrame([msgspec.json.decode(line)]), f"{path}: line {number}")
+        raise
+    return typed.with_columns(line=lines)
 
 
 def _take_meta(path: Path, block: source.Block, meta: dict[str, Any]) -> source.Block:

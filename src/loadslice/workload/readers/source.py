@@ -50,10 +50,12 @@ def head(path: Path, size: int = 1 << 16) -> bytes:
     """First bytes of a file, unpacked.
 
     Raises:
-        InputError: Not readable.
+        InputError: Not readable, or a kind of file that is known and not text.
     """
     with _opened(path) as stream:
-        return stream.read(size)
+        start = stream.read(size)
+    _refuse_magic(path, start)
+    return start
 
 
 def blocks(path: Path, *, quoted: bool = False, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[Block]:

@@ -126,7 +126,9 @@ def _typed(texts: pl.Series, field: str, lines: pl.Series, path: Path) -> pl.Ser
     bad = (numbers.is_null() & texts.is_not_null()).arg_true()
     if len(bad):
         index = int(bad[0])
-        raise InputError(f"{path}: line {lines[index]}: {texts.name}: '{texts[index][:60]}' is not a {field} ({kind}).")
+        raise InputError(
+            f"{path}: line {lines[index]}: {texts.name}: '{texts[index][:60]}' cannot be {field} ({kind})."
+        )
     return numbers.rename(field)
 
 
@@ -146,7 +148,12 @@ def text_rows(path: Path, header: list[str]) -> Iterator[pl.DataFrame]:
         try:
             rows = pl.read_csv(io.BytesIO(data), has_header=False, schema=schema, infer_schema=False)
         except pl.exceptions.PolarsError as error:
-            raise InputError(f"{path}: {_fault(body, len(header), error)}.") from error
+            raise InputError(f"{path}: {_fault(body, len(header)) or _first_line(error)}.") from error
+        if b'"' not in data and data.count(b",") < rows.height * (len(header) - 1):
+            # Polars fills short rows; a row cut off is damage, not "unknown".
+            fault = _fault(body, len(header))
+            if fault is not None:
+                raise InputError(f"{path}: {fault}.")
         if "line" in header:
             rows = rows.rename({"line": "line of the file"})
         yield rows.with_columns(line=_line_numbers(body, rows.height))
@@ -165,14 +172,21 @@ def _line_numbers(block: source.Block, height: int) -> pl.Series:
     return pl.Series("line", (numbers + [begun] * height)[:height], dtype=pl.Int64)
 
 
-def _fault(block: source.Block, columns: int, error: Exception) -> str:
+def _fault(block: source.Block, columns: int) -> str | None:
+    """Find the first row that is not one of this many fields."""
+    if block.data.count(b'"') % 2:
+        return f"line {block.first_line} or later: a double quote is never closed"
     reader = csv.reader(io.StringIO(block.data.decode(), newline=""))
     begun = block.first_line
     try:
         for row in reader:
-            if len(row) > columns:
+            if row and len(row) != columns:
                 return f"line {begun} has {len(row)} fields, the header {columns}"
             begun = block.first_line + reader.line_num
     except csv.Error as found:
         return f"line {begun}: {found}"
+    return None
+
+
+def _first_line(error: Exception) -> str:
     return f"not a CSV table ({str(error).splitlines()[0][:120]})"
