@@ -198,8 +198,9 @@ def _contended(
             for key, taken_ns in taken.items():
                 times.setdefault(key, []).extend(taken_ns)
     if slots and python:
-        with _Load(slots, 0.0, 1):
+        with _Load(slots, 0.0, 1) as load:
             times |= _record(python, 0, seconds * _PYTHON_CONTENDED, repeats)
+        load.times()  # a slot that failed left the others less to contend with: its error is ours
     return times
 
 
