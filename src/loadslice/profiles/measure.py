@@ -83,7 +83,7 @@ def measure(
     found = collect(pipeline, folder, samples, on)
     try:
         if not found.jobs:
-            raise InputError(f"no stage of '{pipeline.pipeline}' runs on {', '.join(on or [])} for these inputs.")
+            raise InputError(f"no stage of '{pipeline.pipeline}' runs on {', '.join(on or pipeline.engines)} for these inputs.")
         slots = {name: pipeline.engines[name].max_inflight for name in pipeline.engines}
         runs = _warm_up(found.jobs, slots)
         tell(f"measuring {len(found.jobs)} kinds of work for {seconds:.0f} s")
