@@ -1,0 +1,198 @@
+"""Real servers on loopback ports, with models small enough to be written by hand."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from loadslice.policy import invariants
+from loadslice.serve.server import Server
+from loadslice.spec.functions import load_function
+from loadslice.spec.pipeline import Pipeline, check
+
+STAGES = """
+import threading
+import numpy as np
+from loadslice.spec.work import RawInput, StageInputError, Work
+
+gate = threading.Event()
+gate.set()
+
+
+def shut_gate():
+    gate.clear()
+
+
+def open_gate():
+    gate.set()
+
+
+def parse(work):
+    if not isinstance(work.context, RawInput):
+        return work
+    text = work.context.body.decode(errors="replace")
+    if text == "type":
+        raise StageInputError("not this type", unsupported_type=True)
+    if text == "boom":
+        raise ValueError("secret of the stage in /home/somebody")
+    if text == "exit":
+        raise SystemExit(1)
+    if text == "wide":
+        return Work({"x": np.zeros((1, 7), np.float32)})
+    if text == "none":
+        return Work({"x": np.zeros((0, 4), np.float32)}, "context is kept")
+    try:
+        rows = [[float(word) for word in line.split()] for line in text.splitlines()]
+        return Work({"x": np.array(rows, np.float32).reshape(-1, 4)})
+    except ValueError as error:
+        raise StageInputError("not rows of four numbers") from error
+
+
+def wait(work):
+    assert gate.wait(20)
+    return work
+
+
+def label(work):
+    y = work.tensors["y"]
+    return Work({"sum": y.sum(axis=1), "label": np.array([f"row {value:g}" for value in y.sum(axis=1)], object)})
+"""
+
+TENSORS = """
+version: 1
+pipeline: tiny
+engines: {ort: {backend: onnxruntime}, ov: {backend: openvino}}
+stages:
+  - {name: double, model: double.onnx, engine: ort, batch: {ort: {size: 8}}}
+  - {name: negate, model: negate.onnx, engine: ov, batch: {ov: {size: 8}}}
+"""
+
+TEXT = """
+version: 1
+pipeline: text
+engines: {host: {backend: python, max_inflight: 2}, ort: {backend: onnxruntime}}
+classes: {sheddable: {deadline_ms: 60000}}
+stages:
+  - {name: parse, python: "stages:parse", engine: host}
+  - {name: double, model: double.onnx, engine: ort}
+  - {name: label, python: "stages:label", engine: host}
+"""
+
+GATED = """
+version: 1
+pipeline: gated
+max_requests: 8
+engines: {host: {backend: python, max_inflight: 2, queue: {limit: 4}}, ort: {backend: onnxruntime}}
+stages:
+  - {name: wait, python: "stages:wait", engine: host}
+  - {name: double, model: double.onnx, engine: ort}
+"""
+
+
+def write_model(path: Path, operator: str, source: str, target: str) -> None:
+    """A model [n, 4] -> [n, 4] of one operator."""
+    shape = ["n", 4]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Add", [source, source], [target])
+            if operator == "Add"
+            else helper.make_node(operator, [source], [target])
+        ],
+        "tiny",
+        [helper.make_tensor_value_info(source, TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(target, TensorProto.FLOAT, shape)],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with models, stages and pipelines."""
+    folder = tmp_path_factory.mktemp("pipelines")
+    write_model(folder / "double.onnx", "Add", "x", "y")
+    write_model(folder / "negate.onnx", "Neg", "y", "z")
+    (folder / "stages.py").write_text(STAGES)
+    for name, text in (("tiny", TENSORS), ("text", TEXT), ("gated", GATED)):
+        (folder / f"{name}.yaml").write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pipeline(folder: Path) -> Callable[[str], Pipeline]:
+    """Pipelines of the folder by name."""
+
+    def read(name: str) -> Pipeline:
+        raw = (folder / f"{name}.yaml").read_bytes()
+        return check(msgspec.yaml.decode(raw, type=Pipeline), name)
+
+    return read
+
+
+class LiveServer:
+    """A server on a loop of its own in a thread, so that tests may block."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+
+    def run(self, work: Awaitable[Any]) -> Any:
+        """Run a coroutine on the server's loop."""
+
+        async def wrapped() -> Any:
+            return await work
+
+        return asyncio.run_coroutine_threadsafe(wrapped(), self._loop).result(60)
+
+    async def _check(self) -> None:
+        invariants.check(self.server.tables, self.server.state)
+
+    def check(self) -> None:
+        """Assert the core's invariants on its own thread."""
+        self.run(self._check())
+
+    def close(self) -> None:
+        """Stop the loop."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _live(server: Server) -> Iterator[LiveServer]:
+    live = LiveServer(server)
+    try:
+        live.run(server.start())
+        yield live
+        live.run(server.drained())
+        live.check()
+        live.run(server.stop())
+        invariants.check_idle(server.state)
+    finally:
+        live.close()
+
+
+@pytest.fixture(scope="module")
+def tiny(folder: Path, pipeline: Callable[[str], Pipeline]) -> Iterator[LiveServer]:
+    """Two models on two runtimes."""
+    yield from _live(Server(pipeline("tiny"), folder, port=0))
+
+
+@pytest.fixture(scope="module")
+def text(folder: Path, pipeline: Callable[[str], Pipeline]) -> Iterator[LiveServer]:
+    """A Python stage that reads text, a model, a Python stage that writes text."""
+    yield from _live(Server(pipeline("text"), folder, port=0))
+
+
+@pytest.fixture
+def gate(folder: Path) -> Iterator[Callable[[str], None]]:
+    """Shut and open the gate that the stage `wait` stands at."""
+    actions = {"shut": load_function("stages:shut_gate", folder), "open": load_function("stages:open_gate", folder)}
+    yield lambda what: actions[what]()
+    actions["open"]()
