@@ -83,7 +83,8 @@ def measure(
     found = collect(pipeline, folder, samples, on)
     try:
         if not found.jobs:
-            raise InputError(f"no stage of '{pipeline.pipeline}' runs on {', '.join(on or pipeline.engines)} for these inputs.")
+            engines = ", ".join(on or pipeline.engines)
+            raise InputError(f"no stage of '{pipeline.pipeline}' has work on {engines} for these inputs.")
         slots = {name: pipeline.engines[name].max_inflight for name in pipeline.engines}
         runs = _warm_up(found.jobs, slots)
         tell(f"measuring {len(found.jobs)} kinds of work for {seconds:.0f} s")
