@@ -183,13 +183,13 @@ def draw_at(service: Service, seed: int, tag: int, stage: int, engine: int, buck
         below = int(position)
         low = service.quantile_ns[stage, engine, bucket, knot, below]
         return float(low + (position - below) * (service.quantile_ns[stage, engine, bucket, knot, below + 1] - low))
-    mean_ns: float = service.scale[stage, engine, bucket, knot, 0]
+    mean_ns = service.scale[stage, engine, bucket, knot, 0]
     if family == CONSTANT:
         return float(mean_ns)
     if family == EXPONENTIAL:
-        return mean_ns * -math.log(uniform(seed, tag, stage))
-    sigma: float = service.scale[stage, engine, bucket, knot, 1]
-    return mean_ns * math.exp(sigma * normal(seed, tag, stage) - 0.5 * sigma * sigma)
+        return float(mean_ns * -math.log(uniform(seed, tag, stage)))
+    sigma = service.scale[stage, engine, bucket, knot, 1]
+    return float(mean_ns * math.exp(sigma * normal(seed, tag, stage) - 0.5 * sigma * sigma))
 
 
 @kernel
@@ -214,9 +214,9 @@ def draw_ns(service: Service, seed: int, tag: int, stage: int, engine: int, buck
         upper += 1
     at_upper = draw_at(service, seed, tag, stage, engine, bucket, upper)
     if knots[upper] < rows:
-        return max(1.0, at_upper * rows / knots[upper])
+        return max(1.0, float(at_upper * rows / knots[upper]))
     if knots[upper] == rows or upper == 0:
         return max(1.0, at_upper)
     at_lower = draw_at(service, seed, tag, stage, engine, bucket, upper - 1)
     share = (rows - knots[upper - 1]) / (knots[upper] - knots[upper - 1])
-    return max(1.0, at_lower + share * (at_upper - at_lower))
+    return max(1.0, float(at_lower + share * (at_upper - at_lower)))

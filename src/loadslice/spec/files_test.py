@@ -6,12 +6,17 @@ from loadslice.spec import files
 from loadslice.spec.errors import InputError
 
 
+def write_half(path: Path) -> None:
+    with files.replacing(path) as temporary:
+        temporary.write_bytes(b"half")
+        raise RuntimeError
+
+
 def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     files.write_bytes(path, b"old")
-    with pytest.raises(RuntimeError), files.replacing(path) as temporary:
-        temporary.write_bytes(b"half")
-        raise RuntimeError
+    with pytest.raises(RuntimeError):
+        write_half(path)
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
 

@@ -1,6 +1,6 @@
 """The journal: what happened to each request, at each stage, and every call into the policy core.
 
-A journal is a folder: ``journal.json`` (`JournalHead`), ``requests.parquet``, ``stages.parquet`` and ``events.parquet``.
+A journal is a folder: ``journal.json`` (`JournalHead`), ``requests``, ``stages`` and ``events.parquet``.
 Live and simulated runs write the same columns; what a simulation cannot know (copy and compute apart) is null there.
 Times are nanoseconds since the run began, on a clock that never goes back.
 """
@@ -91,7 +91,8 @@ def load(folder: Path) -> Journal:
     head = decode_json(folder / "journal.json", JournalHead)
     if head.schema != SCHEMA_VERSION:
         raise InputError(
-            f"{folder}: journal schema '{head.schema}' is not '{SCHEMA_VERSION}'. Record it again with `loadslice serve --journal`."
+            f"{folder}: journal schema '{head.schema}' is not '{SCHEMA_VERSION}'. "
+            "Record it again with `loadslice serve --journal`."
         )
     tables = {}
     for name, columns in (("requests", REQUEST_COLUMNS), ("stages", STAGE_COLUMNS), ("events", EVENT_COLUMNS)):

@@ -176,9 +176,13 @@ def check(pipeline: Pipeline, path: str) -> Pipeline:
         raise InputError(f"{path}: engines: at least one is needed.")
     if not pipeline.stages:
         raise InputError(f"{path}: stages: at least one is needed.")
-    for limit, value in (("max_requests", pipeline.max_requests),):
-        if not 1 <= value <= 1_000_000:
-            raise InputError(f"{path}: {limit}: {value} is not between 1 and 1000000.")
+    if not 1 <= pipeline.max_requests <= 1_000_000:
+        raise InputError(f"{path}: max_requests: {pipeline.max_requests} is not between 1 and 1000000.")
+    deadlines = {"deadline_ms": pipeline.deadline_ms}
+    deadlines |= {f"classes.{name}.deadline_ms": limits.deadline_ms for name, limits in pipeline.classes.items()}
+    for key, value in deadlines.items():
+        if value is not None and not 0 < value <= 86_400_000:
+            raise InputError(f"{path}: {key}: {value} is not between 0 and 86400000.")
     for name, engine in pipeline.engines.items():
         _check_engine(engine, f"{path}: engines.{name}")
     names = [stage.name for stage in pipeline.stages]
@@ -211,47 +215,71 @@ def _check_stage(stage: Stage, engines: dict[str, Engine], place: str) -> None:
         raise InputError(f"{place}.name: '{stage.name}' must be one word without slashes.")
     if len(kinds) == 0 or ("python" in kinds and len(kinds) > 1):
         raise InputError(f"{place}: give one of python, model or variant (a model may name its variant too).")
+    _check_engine_names(stage, engines, place)
+    _check_rules(stage, place)
+    _check_numbers(stage, place)
+
+
+def _known(place: str, key: str, name: str, among: list[str]) -> None:
+    if name not in among:
+        raise InputError(f"{place}.{key}: '{name}' is not an engine here ({', '.join(among)}).")
+
+
+def _check_engine_names(stage: Stage, engines: dict[str, Engine], place: str) -> None:
     if stage.engine is not None and stage.engines is not None:
         raise InputError(f"{place}: give engine or engines, not both.")
     if not stage.engine_names:
         raise InputError(f"{place}.engines: at least one of {', '.join(engines)}.")
-
-    def known(key: str, name: str, among: list[str]) -> None:
-        if name not in among:
-            raise InputError(f"{place}.{key}: '{name}' is not an engine here ({', '.join(among)}).")
-
-    for engine_name in stage.engine_names:
-        known("engines", engine_name, list(engines))
+    for name in stage.engine_names:
+        _known(place, "engines", name, list(engines))
     if len(set(stage.engine_names)) != len(stage.engine_names):
         raise InputError(f"{place}.engines: an engine is named twice.")
-    for key, mapping in (("accept", stage.accept), ("batch", stage.batch)):
-        for engine_name in mapping:
-            known(f"{key}.{engine_name}", engine_name, stage.engine_names)
+    for key, names in (("accept", stage.accept), ("batch", stage.batch)):
+        for name in names:
+            _known(place, f"{key}.{name}", name, stage.engine_names)
+    if stage.failover is not None:
+        _known(place, "failover.to", stage.failover.to, stage.engine_names)
+        if stage.failover.to == stage.engine_names[0]:
+            raise InputError(f"{place}.failover.to: '{stage.failover.to}' is the preferred engine itself, a cycle.")
+
+
+def _check_rules(stage: Stage, place: str) -> None:
+    if bool(stage.rules) != (stage.prefer == "rules"):
+        raise InputError(f"{place}.prefer: 'rules' and a list of rules go together.")
     for number, rule in enumerate(stage.rules):
-        known(f"rules[{number}].to", rule.to, stage.engine_names)
+        _known(place, f"rules[{number}].to", rule.to, stage.engine_names)
         for key, text in (("items", rule.when.items), ("tokens_in", rule.when.tokens_in)):
             if text is not None:
                 bounds(text, f"{place}.rules[{number}].when.{key}")
-    if bool(stage.rules) != (stage.prefer == "rules"):
-        raise InputError(f"{place}.prefer: 'rules' and a list of rules go together.")
-    for engine_name, batch in stage.batch.items():
+        if rule.when.bucket is not None and not 0 <= rule.when.bucket <= len(stage.buckets):
+            raise InputError(f"{place}.rules[{number}].when.bucket: {rule.when.bucket} is not a bucket of this stage.")
+
+
+def _check_numbers(stage: Stage, place: str) -> None:
+    for name, batch in stage.batch.items():
         if not 1 <= batch.size <= 65_536 or not 0 <= batch.window_ms <= 60_000:
             raise InputError(
-                f"{place}.batch.{engine_name}: size 1 to 65536 and window_ms 0 to 60000, not {batch.size}, {batch.window_ms}."
+                f"{place}.batch.{name}: size 1 to 65536 and window_ms 0 to 60000, not {batch.size}, {batch.window_ms}."
             )
     if stage.timeout_ms is not None and not 0 < stage.timeout_ms <= 86_400_000:
         raise InputError(f"{place}.timeout_ms: {stage.timeout_ms} is not between 0 and 86400000.")
-    if stage.failover is not None:
-        known("failover.to", stage.failover.to, stage.engine_names)
-        if stage.failover.to == stage.engine_names[0]:
-            raise InputError(f"{place}.failover.to: '{stage.failover.to}' is the preferred engine itself, a cycle.")
-        if not 0 <= stage.failover.share <= 1:
-            raise InputError(f"{place}.failover.share: {stage.failover.share} is not between 0 and 1.")
+    if stage.failover is not None and not 0 <= stage.failover.share <= 1:
+        raise InputError(f"{place}.failover.share: {stage.failover.share} is not between 0 and 1.")
     for number, bucket in enumerate(stage.buckets):
         if not bucket or any(side < 1 for side in bucket) or len(bucket) != len(stage.buckets[0]):
             raise InputError(
-                f"{place}.buckets[{number}]: {bucket} is not a shape like the others (no row dimension, sides of at least 1)."
+                f"{place}.buckets[{number}]: {bucket} is not a shape like the others "
+                "(no row dimension, sides of at least 1)."
             )
+    for name, accept in stage.accept.items():
+        if accept.shape is None:
+            continue
+        if len(accept.shape) < 2 or any(side < 1 for side in accept.shape):
+            raise InputError(f"{place}.accept.{name}.shape: {accept.shape} is not a static shape, rows first.")
+        if stage.buckets and len(accept.shape) != len(stage.buckets[0]) + 1:
+            raise InputError(f"{place}.accept.{name}.shape: {accept.shape} has another rank than the stage's buckets.")
+        if not stage.buckets:
+            raise InputError(f"{place}.accept.{name}.shape: give the stage `buckets` too: [{accept.shape[1:]}].")
 
 
 def _in_order(stages: list[Stage], path: str) -> list[Stage]:
@@ -259,13 +287,13 @@ def _in_order(stages: list[Stage], path: str) -> list[Stage]:
     before = {
         stage.name: stage.after or (stages[index - 1].name if index else None) for index, stage in enumerate(stages)
     }
-    for name, previous in before.items():
+    for stage_name, previous in before.items():
         if previous is not None and previous not in before:
-            raise InputError(f"{path}: stages '{name}'.after: '{previous}' is not a stage ({', '.join(before)}).")
-    following = {previous: name for name, previous in before.items()}
+            raise InputError(f"{path}: stages '{stage_name}'.after: '{previous}' is not a stage ({', '.join(before)}).")
+    following = {previous: stage_name for stage_name, previous in before.items()}
     by_name = {stage.name: stage for stage in stages}
     ordered: list[Stage] = []
-    name = following.get(None)
+    name: str | None = following.get(None)
     while name is not None and len(ordered) <= len(stages):
         ordered.append(by_name[name])
         name = following.get(name)

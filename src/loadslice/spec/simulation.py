@@ -6,7 +6,6 @@ import msgspec
 
 from loadslice.spec.files import Stamp
 
-
 Basis = Literal["simulated on measured times", "simulated on modelled times", "simulated on emulated times"]
 
 
