@@ -43,7 +43,7 @@ MeanVarianceNormalization LayerNormalization LpNormalization"""
 _SAME_AS_FIRST = frozenset(_SAME_AS_FIRST_OPS.split())
 """Output 0 has the shape and type of input 0."""
 
-_FLOAT_OUTPUT = frozenset({"MatMulIntegerToFloat"})
+_FLOAT_OUTPUT = frozenset({"MatMulIntegerToFloat", "DynamicQuantizeMatMul"})
 
 
 def canonical(node: onnx.NodeProto, inputs: list[Value | None]) -> tuple[str, list[Value | None]]:
@@ -62,7 +62,7 @@ def infer(node: onnx.NodeProto, inputs: list[Value | None], attributes: Attribut
     if node.op_type in _SAME_AS_FIRST:
         return [first.type]
     if node.op_type in _FLOAT_OUTPUT:
-        product = _matmul_shape(first.shape, inputs[1].shape if inputs[1] is not None else None)
+        product = _matmul_shape(first.shape, _shape_at(inputs, 1))
         return [tensor_type(TensorProto.FLOAT, product)]
     rule = _RULES.get(node.op_type)
     return rule(inputs, attributes) if rule is not None else None
@@ -81,6 +81,11 @@ def standard_node(node: onnx.NodeProto) -> onnx.NodeProto | None:
     return twin
 
 
+def _shape_at(inputs: list[Value | None], place: int) -> Shape | None:
+    value = inputs[place] if place < len(inputs) else None
+    return value.shape if value is not None else None
+
+
 def _matmul_shape(left: Shape | None, right: Shape | None) -> Shape | None:
     if left is None or right is None or len(left) < 2 or len(right) < 2:
         return None
@@ -97,11 +102,11 @@ def _matmul_nbits(inputs: list[Value | None], attributes: Attributes) -> list[on
 
 
 def _fused_matmul(inputs: list[Value | None], attributes: Attributes) -> list[onnx.TypeProto] | None:
-    first, second = inputs[0], inputs[1]
+    first = inputs[0]
     assert first is not None
-    if attributes.get("transBatchA") or attributes.get("transBatchB") or second is None:
+    if attributes.get("transBatchA") or attributes.get("transBatchB"):
         return None
-    left, right = first.shape, second.shape
+    left, right = first.shape, _shape_at(inputs, 1)
     if left is not None and attributes.get("transA") and len(left) >= 2:
         left = (*left[:-2], left[-1], left[-2])
     if right is not None and attributes.get("transB") and len(right) >= 2:
@@ -112,12 +117,12 @@ def _fused_matmul(inputs: list[Value | None], attributes: Attributes) -> list[on
 
 def _attention(inputs: list[Value | None], attributes: Attributes) -> list[onnx.TypeProto] | None:
     """`Attention`: input [batch, sequence, width], packed weights [width, q + k + v]; output [batch, sequence, v]."""
-    first, weights = inputs[0], inputs[1] if len(inputs) > 1 else None
+    first, weights = inputs[0], _shape_at(inputs, 1)
     assert first is not None
-    if first.shape is None or len(first.shape) != 3 or weights is None or weights.shape is None:
+    if first.shape is None or len(first.shape) != 3 or not weights:
         return None
     sizes = attributes.get("qkv_hidden_sizes")
-    packed = weights.shape[-1]
+    packed = weights[-1]
     if isinstance(sizes, list) and len(sizes) == 3:
         value_width: int | None = int(sizes[2])
     else:
@@ -127,19 +132,19 @@ def _attention(inputs: list[Value | None], attributes: Attributes) -> list[onnx.
 
 def _multi_head_attention(inputs: list[Value | None], attributes: Attributes) -> list[onnx.TypeProto] | None:
     """`MultiHeadAttention`, `GroupQueryAttention`: unpacked query [batch, sequence, width] in front."""
-    query, value = inputs[0], inputs[2] if len(inputs) > 2 else None
+    query, value = inputs[0], _shape_at(inputs, 2)
     assert query is not None
-    if query.shape is None or len(query.shape) != 3 or value is None or value.shape is None:
+    if query.shape is None or len(query.shape) != 3 or not value:
         return None
     grouped = isinstance(attributes.get("kv_num_heads"), int)
-    width = query.shape[-1] if grouped or len(value.shape) != 3 else value.shape[-1]
+    width = query.shape[-1] if grouped or len(value) != 3 else value[-1]
     return [tensor_type(query.elem_type, (query.shape[0], query.shape[1], width))]
 
 
 def _embed_layer_normalization(inputs: list[Value | None], _: Attributes) -> list[onnx.TypeProto] | None:
     ids, table = inputs[0], inputs[2] if len(inputs) > 2 else None
     assert ids is not None
-    if ids.shape is None or table is None or table.shape is None:
+    if ids.shape is None or table is None or not table.shape:
         return None
     return [tensor_type(table.elem_type, (*ids.shape, table.shape[-1]))]
 

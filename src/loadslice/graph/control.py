@@ -106,7 +106,8 @@ def _scan(
 ) -> tuple[Types, list["Body"]]:
     ints = {attribute.name: list(attribute.ints) for attribute in node.attribute}
     scanned = next((attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs"), 0)
-    states = max(len(inputs) - scanned, 0)
+    scanned = min(max(scanned, 0), len(inputs))
+    states = len(inputs) - scanned
     axes = [*ints.get("scan_input_axes", []), *[0] * scanned][:scanned]
     slices, rounds = {}, None
     for info, value, axis in zip(graph.input[states:], inputs[states:], axes, strict=False):

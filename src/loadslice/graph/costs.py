@@ -185,9 +185,9 @@ def traffic(step: Step) -> tuple[int, int]:
         UnknownCostError: A size is open.
     """
     op = step.node.op_type
-    written = sum(_size(value, "output") for name, value in zip(step.node.output, step.outputs, strict=True) if name)
     if op in VIEWS or op == "Constant" or step.bodies:
         return 0, 0
+    written = sum(_size(value, "output") for name, value in zip(step.node.output, step.outputs, strict=True) if name)
     if op in _SHAPE_ONLY:
         return written, 0
     seen: set[int] = set()

@@ -15,6 +15,8 @@ from loadslice.spec.errors import InputError
 from loadslice.spec.files import sha256_file
 from loadslice.spec.inspection import Inspection
 
+COUNT_MAX = 2**63 - 1
+
 
 def inspect(path: Path, shapes: dict[str, list[int]] | None, devices: Sequence[Device]) -> Inspection:
     """What a model asks of hardware.
@@ -44,6 +46,7 @@ def inspect(path: Path, shapes: dict[str, list[int]] | None, devices: Sequence[D
     flops = sum(node.flops or 0 for node in nodes) if known else None
     moved = sum(node.bytes or 0 for node in nodes) if known else None
     peak = peak_activation_bytes(body, [info.name for info in model_inputs(model.graph)])
+    _check_size(path, [flops, moved, peak, *(n.flops for n in nodes), *(n.bytes for n in nodes)])
     result = Inspection(
         model=str(path),
         sha256=sha256_file(path),
@@ -71,6 +74,16 @@ def inspect(path: Path, shapes: dict[str, list[int]] | None, devices: Sequence[D
     return with_devices(result, devices)
 
 
+def _check_size(path: Path, numbers: Sequence[int | None]) -> None:
+    """Refuse figures that no 64-bit reader of the document could hold."""
+    largest = max((number for number in numbers if number is not None), default=0)
+    if largest > COUNT_MAX:
+        raise InputError(
+            f"{path}: {largest:.1e} operations or bytes a run are beyond any machine. "
+            "Check the given shapes and the model's trip counts."
+        )
+
+
 def with_devices(result: Inspection, devices: Sequence[Device]) -> Inspection:
     """The same inspection with other devices beside it."""
     fits = {
@@ -80,7 +93,7 @@ def with_devices(result: Inspection, devices: Sequence[Device]) -> Inspection:
             flops=result.flops,
             bytes_moved=result.bytes_moved,
             compulsory_bytes=result.compulsory_bytes,
-            weight_bytes=result.weight_bytes,
+            weight_bytes=result.weight_dtypes,
             peak_activation_bytes=result.peak_activation_bytes,
             nodes=result.nodes_cost,
         )

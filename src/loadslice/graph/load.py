@@ -47,10 +47,11 @@ def load(path: Path, *, weights: bool = False) -> onnx.ModelProto:
         InputError: Not a readable, valid ONNX model, or one that reaches outside its folder.
     """
     model = _parse(path)
+    _check_names(path, model)
     external = [tensor for tensor in _all_tensors(model) if tensor.data_location == onnx.TensorProto.EXTERNAL]
     for tensor in external:
         _check_external(tensor, path)
-    _check_model(path, model, in_file=bool(external))
+    _check_model(path, model, copy=bool(external))
     for tensor in external:
         if weights or stored_bytes(tensor) <= SMALL_TENSOR_BYTES:
             _read_external(tensor, path)
@@ -87,6 +88,21 @@ def _parse(path: Path) -> onnx.ModelProto:
     if not model.HasField("graph") or model.ir_version <= 0 or not model.opset_import:
         raise InputError(f"{path}: not an ONNX model (no graph, IR version or operator set in it).")
     return model
+
+
+def _check_names(path: Path, model: onnx.ModelProto) -> None:
+    """Refuse names that are not UTF-8: protobuf hands them out as bytes, which no runtime expects."""
+    nodes = [node for graph, _ in graphs(model.graph) for node in graph.node]
+    nodes += [node for function in model.functions for node in function.node]
+    texts = [text for node in nodes for text in (node.name, node.op_type, node.domain, *node.input, *node.output)]
+    texts += [attribute.name for node in nodes for attribute in node.attribute]
+    texts += [tensor.name for tensor in _all_tensors(model)]
+    for graph, _ in graphs(model.graph):
+        for info in (*graph.input, *graph.output, *graph.value_info):
+            texts += [info.name, *(dim.dim_param for dim in info.type.tensor_type.shape.dim)]
+    texts += [entry.domain for entry in model.opset_import]
+    if any(not isinstance(text, str) for text in texts):
+        raise InputError(f"{path}: not an ONNX model: a name in it is not UTF-8. Fetch or export it again.")
 
 
 def graphs(graph: onnx.GraphProto) -> Iterator[tuple[onnx.GraphProto, int]]:
@@ -201,12 +217,34 @@ def _read_external(tensor: onnx.TensorProto, path: Path) -> None:
         raise InputError(f"{path}: tensor '{tensor.name}': {_first_line(error)}") from error
 
 
-def _check_model(path: Path, model: onnx.ModelProto, *, in_file: bool) -> None:
+def _check_model(path: Path, model: onnx.ModelProto, *, copy: bool) -> None:
+    """Run onnx's checker on what it can judge.
+
+    It would open external data from the working directory, so those tensors are shown to it as empty ones; and it wants
+    a shape on every input and output, which runtimes do not and exporters leave out where the rank is open.
+    """
+    shown = model
+    if copy:
+        shown = onnx.ModelProto()
+        shown.CopyFrom(model)
+        for tensor in _all_tensors(shown):
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
+    infos = [info for graph, _ in graphs(shown.graph) for info in (*graph.input, *graph.output)]
+    open_rank = [info.type.tensor_type for info in infos if _has_open_rank(info)]
+    for tensor_type in open_rank:
+        tensor_type.shape.SetInParent()
     try:
-        # The checker looks for external data beside a file, or in the working directory for a model in memory.
-        onnx.checker.check_model(str(path) if in_file else model)
+        onnx.checker.check_model(shown)
     except (onnx.checker.ValidationError, ValueError, RuntimeError, TypeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a valid ONNX model: {_first_line(error)}") from error
+    finally:
+        for tensor_type in open_rank:
+            tensor_type.ClearField("shape")
+
+
+def _has_open_rank(info: onnx.ValueInfoProto) -> bool:
+    return info.type.HasField("tensor_type") and not info.type.tensor_type.HasField("shape")
 
 
 def _without_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:

@@ -3,6 +3,7 @@
 Optional: needs onnxruntime, and runs the model once with every intermediate tensor as an output.
 """
 
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ import onnx
 from onnx import helper
 
 from loadslice.graph.load import load
-from loadslice.graph.shapes import model_inputs
+from loadslice.graph.shapes import infer, model_inputs
 from loadslice.spec.errors import InputError, MissingExtraError
+from loadslice.spec.inspection import ShapeCheck
 
 
 def observe(path: Path, shapes: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
@@ -53,6 +55,16 @@ def observe(path: Path, shapes: dict[str, list[int]]) -> dict[str, tuple[int, ..
         raise InputError(f"{path}: ONNX Runtime cannot run it: {str(error).splitlines()[0]}") from error
     found = {name: value.shape for name, value in zip(names, values, strict=True) if isinstance(value, np.ndarray)}
     return found | {name: value.shape for name, value in feeds.items()}
+
+
+def check(path: Path, shapes: dict[str, list[int]]) -> ShapeCheck:
+    """Compare every inferred shape with an observed one; see `observe` for arguments and errors."""
+    observed = observe(path, shapes)
+    env = infer(load(path), shapes).env
+    disagree = [name for name, shape in observed.items() if env[name].shape != shape]
+    return ShapeCheck(
+        runtime=f"onnxruntime {metadata.version('onnxruntime')}", tensors=len(observed), disagree=disagree
+    )
 
 
 def _zeros(path: Path, info: onnx.ValueInfoProto, shapes: dict[str, list[int]]) -> npt.NDArray[np.generic]:

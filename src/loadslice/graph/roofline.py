@@ -11,6 +11,8 @@ from loadslice.spec.inspection import Bound, DeviceFit, Fit, NodeCost
 
 WIDTH_BITS = {"fp64": 64, "fp32": 32, "tf32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "int4": 4}
 
+_FLOAT_BITS = {"double": 64, "float": 32, "float16": 16, "bfloat16": 16}
+
 HIGHEST_FIRST: tuple[PeakPrecision, ...] = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "int4")
 """Where the model's own precision has no peak, the nearest loss: the highest that the device states."""
 
@@ -22,7 +24,7 @@ def fit(
     flops: int | None,
     bytes_moved: int | None,
     compulsory_bytes: int | None,
-    weight_bytes: int,
+    weight_bytes: dict[str, int],
     peak_activation_bytes: int | None,
     nodes: Iterable[NodeCost] = (),
 ) -> DeviceFit:
@@ -34,7 +36,7 @@ def fit(
         flops: Of one run.
         bytes_moved: Of one run, at ``precision``, nothing fused.
         compulsory_bytes: Of one run, everything fused.
-        weight_bytes: Stored.
+        weight_bytes: Stored, by ONNX element type.
         peak_activation_bytes: At ``precision``.
         nodes: For the time estimate, node by node.
     """
@@ -52,7 +54,7 @@ def fit(
     return DeviceFit(
         bound=_bound(ridge, flops, bytes_moved, scale),
         bound_if_fused=_bound(ridge, flops, compulsory_bytes, scale),
-        fits=_fits(device, weight_bytes, peak_activation_bytes, scale),
+        fits=_fits(device, _converted(weight_bytes, at), peak_activation_bytes, scale),
         precision=at,
         needs_conversion=at != precision if at is not None and precision is not None else None,
         peak_flop_per_s=peak.value if peak is not None else None,
@@ -91,10 +93,16 @@ def _time_ms(nodes: Iterable[NodeCost], peak_flop_per_s: float, bandwidth_bytes_
     return seconds * 1e3 if counted else None
 
 
-def _fits(device: Device, weight_bytes: int, peak_activation_bytes: int | None, scale: float) -> Fit | None:
+def _converted(weight_bytes: dict[str, int], at: str | None) -> float:
+    """Bytes of the weights at a precision: wider floats shrink to it, narrower types and integers stay."""
+    width = WIDTH_BITS[at] if at is not None else 64
+    return sum(size * min(1.0, width / _FLOAT_BITS.get(dtype, width)) for dtype, size in weight_bytes.items())
+
+
+def _fits(device: Device, weight_bytes: float, peak_activation_bytes: int | None, scale: float) -> Fit | None:
     if peak_activation_bytes is None:
         return None
-    needed = (weight_bytes + peak_activation_bytes) * scale
+    needed = weight_bytes + peak_activation_bytes * scale
     if device.onchip_bytes is not None and needed <= device.onchip_bytes.value:
         return "onchip"
     if device.memory_bytes is None:

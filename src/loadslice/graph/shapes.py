@@ -1,8 +1,8 @@
 """Shapes of every tensor, from the inputs' shapes, without running the model.
 
 One walk in execution order. Each node asks its ONNX schema for the output types, given the contents of the small
-inputs that are already known (`values.evaluate` computes those: the target of a Reshape, the bounds of a Slice, ...). Where the
-schema cannot tell, the shape the file declares for the tensor is taken, its symbols bound to the given input shapes.
+inputs that are already known (`values.evaluate` computes those: the target of a Reshape, the bounds of a Slice, ...).
+Where the schema cannot tell, the shape the file declares for the tensor is taken, its symbols bound to the given sizes.
 Subgraphs are walked in place (`control`), so that weights and work inside If, Loop and Scan are seen.
 """
 
@@ -146,6 +146,7 @@ class _Walk:
         self.ir_version = model.ir_version
         self.symbols = symbols
         self.given = given
+        self.depth = -1
         self.imports = [helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
         self.schemas: dict[tuple[str, str], defs.OpSchema | None] = {}
 
@@ -161,11 +162,13 @@ class _Walk:
             env[sparse.values.name] = Value(dense, constant=True, stored_bytes=size)
         declared = {info.name: info.type for info in [*graph.value_info, *graph.output]}
         steps = []
+        self.depth += 1
         for index, node in enumerate(graph.node):
             step = self.step(node, env, declared, f"{scope}{node.name or f'{node.op_type}_{index}'}")
             step.scope = scope.rstrip("/")
             steps.append(step)
             env.update((name, value) for name, value in zip(node.output, step.outputs, strict=True) if name)
+        self.depth -= 1
         return Body(graph, steps, env)
 
     def step(self, node: onnx.NodeProto, env: Env, declared: Mapping[str, onnx.TypeProto], path: str) -> Step:
@@ -251,8 +254,9 @@ class _Walk:
                 schema, node, types, data, opset_imports=self.imports, ir_version=self.ir_version
             )
         except _SCHEMA_ERRORS as error:
-            text = " ".join(str(error).split())
-            if self.given and "ncompatible dimensions" in text:
+            text = " ".join(str(error).split()).removeprefix("[ShapeInferenceError] ")
+            # A branch that these shapes cannot run may be the one that is not taken: only the top decides.
+            if self.given and not self.depth and "ncompatible dimensions" in text:
                 raise InputError(
                     f"the given shapes cannot run through node '{node.name or node.output[0]}' ({node.op_type}): "
                     f"{text}. Give --shape sizes the model was built for."

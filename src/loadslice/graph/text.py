@@ -36,6 +36,10 @@ def describe_inspection(result: Inspection) -> Iterator[str]:
         yield f"  intensity    {_number(result.intensity_flop_per_byte)} FLOP/byte"
     yield f"  activations  {scaled(result.peak_activation_bytes, 'B')} at the peak"
     yield from _open_inputs(result)
+    if result.shape_check is not None:
+        done = result.shape_check
+        agree, differ = done.tensors - len(done.disagree), " ".join(done.disagree[:5])
+        yield f"  shapes       {agree} of {done.tensors} as in one run of {done.runtime} {differ}".rstrip()
     for note in result.notes:
         yield f"  note         {note}"
     yield ""

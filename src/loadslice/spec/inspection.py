@@ -114,6 +114,15 @@ class DeviceFit(msgspec.Struct, frozen=True, kw_only=True):
     """Source and basis of each device figure used."""
 
 
+class ShapeCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Inferred shapes against those one real run produced."""
+
+    runtime: str
+    tensors: int
+    """Compared; tensors inside control flow are not seen."""
+    disagree: list[str]
+
+
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """The document `inspect --json` prints."""
 
@@ -151,6 +160,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     devices: dict[str, DeviceFit] = {}
     nodes_cost: list[NodeCost] = []
     """In execution order; Constant nodes left out."""
+    shape_check: ShapeCheck | None = None
     basis: str = "modelled"
     conventions: str = (
         "1 multiply-accumulate = 2 FLOPs; every other scalar operation = 1; "
