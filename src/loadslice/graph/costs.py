@@ -9,9 +9,9 @@ that is what is reported.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from loadslice.graph import contrib
+from loadslice.graph import contrib, heavy
+from loadslice.graph.operands import Operands, UnknownCostError, Work
 from loadslice.graph.shapes import Step
 from loadslice.graph.values import Value
 
@@ -77,82 +77,19 @@ _QUANTISED = frozenset(
 )
 
 
-class UnknownCostError(Exception):
-    """A node's cost cannot be told; the message is the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Arithmetic of one execution."""
-
-    macs: int = 0
-    other: int = 0
-
-    @property
-    def flops(self) -> int:
-        """Two per multiply-accumulate, one per other operation."""
-        return 2 * self.macs + self.other
-
-
-@dataclass(frozen=True, slots=True)
-class Operands:
-    """A node as its cost rule sees it: standard operator, inputs, outputs, attributes."""
-
-    op: str
-    inputs: list[Value | None]
-    outputs: list[Value]
-    attributes: dict[str, object]
-
-    def shape(self, place: int) -> tuple[int, ...]:
-        """Shape of an input.
-
-        Raises:
-            UnknownCostError: It is open.
-        """
-        value = self.inputs[place] if place < len(self.inputs) else None
-        return _closed(value, f"input {place}")
-
-    def output_shape(self, place: int = 0) -> tuple[int, ...]:
-        """Shape of an output; raises `UnknownCostError` when it is open."""
-        return _closed(self.outputs[place] if place < len(self.outputs) else None, f"output {place}")
-
-    def has(self, place: int) -> bool:
-        """An optional input is there."""
-        return place < len(self.inputs) and self.inputs[place] is not None
-
-    def integer(self, name: str, default: int | None = None) -> int:
-        """An integer attribute; raises `UnknownCostError` when it is absent and has no default."""
-        value = self.attributes.get(name, default)
-        if not isinstance(value, int):
-            raise UnknownCostError(f"attribute '{name}' is missing")
-        return value
-
-
-def _closed(value: Value | None, what: str) -> tuple[int, ...]:
-    shape = value.shape if value is not None else None
-    if shape is None:
-        raise UnknownCostError(f"the shape of its {what} is unknown")
-    closed = tuple(dim for dim in shape if dim is not None)
-    if len(closed) != len(shape):
-        raise UnknownCostError(f"the shape of its {what} is open")
-    return closed
-
-
 def work(step: Step) -> Work:
     """Arithmetic of one execution of a node, the bodies of control flow excluded.
 
     Raises:
         UnknownCostError: No rule, or a shape it needs is open.
     """
-    from loadslice.graph import heavy
-
     node = step.node
     if node.domain not in {"", "ai.onnx", "com.microsoft"}:
         raise UnknownCostError(f"no cost rule for operator {node.domain}::{node.op_type}")
     op, inputs = contrib.canonical(node, step.inputs)
     operands = Operands(op, inputs, step.outputs, step.attributes)
     try:
-        result = _rule(op, heavy.RULES)(operands)
+        result = _rule(op)(operands)
         if node.op_type in _QUANTISED:
             result = Work(result.macs, result.other + REQUANTISE * math.prod(operands.output_shape()))
     except (IndexError, KeyError, ValueError, TypeError, ArithmeticError) as error:
@@ -162,9 +99,9 @@ def work(step: Step) -> Work:
     return result
 
 
-def _rule(op: str, heavy: dict[str, Callable[[Operands], Work]]) -> Callable[[Operands], Work]:
-    if op in heavy:
-        return heavy[op]
+def _rule(op: str) -> Callable[[Operands], Work]:
+    if op in heavy.RULES:
+        return heavy.RULES[op]
     if op in PER_OUTPUT_ELEMENT:
         return lambda operands: Work(other=PER_OUTPUT_ELEMENT[op] * math.prod(operands.output_shape()))
     if op in PER_INPUT_ELEMENT:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from loadslice.graph.costs import Operands, UnknownCostError, Work
+from loadslice.graph.operands import Operands, UnknownCostError, Work
 
 
 def _conv(node: Operands) -> Work:

@@ -3,7 +3,7 @@
 Rules: nothing outside the model's folder is ever opened; a tensor's file, offset and length are checked before a byte
 of it is read; whatever is wrong is one readable line. A model that passes satisfies `onnx.checker`.
 
-Hard links are accepted: they cannot be told from ordinary files by where they lead, and package installers make them.
+Data with a second hard link is refused, as onnx itself does: it may be a file of somewhere else under a new name.
 """
 
 import contextlib
@@ -189,10 +189,12 @@ def _check_external(tensor: onnx.TensorProto, path: Path) -> None:
             raise InputError(f"{place} is a link that leaves the model's folder. Put the data itself beside the model.")
         if not resolved.is_file():
             raise InputError(f"{place} is missing. Put the file beside the model.")
-        size = resolved.stat().st_size
+        status = resolved.stat()
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(f"{place} cannot be opened: {error}.") from error
-    expected = stored_bytes(tensor)
+    if status.st_nlink > 1:
+        raise InputError(f"{place} is hard-linked to a file elsewhere. Put a copy of its own beside the model.")
+    size, expected = status.st_size, stored_bytes(tensor)
     length = size - offset if length is None else length
     if length < 0 or offset + length > size:
         raise InputError(f"{place} ends at byte {offset + length}, the file at {size}. Fetch the file again.")

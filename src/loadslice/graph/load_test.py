@@ -166,6 +166,15 @@ def test_a_link_that_leaves_the_folder_is_refused_before_it_is_read(tmp_path: Pa
         load(external_model(folder))
 
 
+def test_a_second_name_of_a_file_elsewhere_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    (tmp_path / "secret").write_bytes(bytes(432))
+    (folder / "w.bin").hardlink_to(tmp_path / "secret")
+    with pytest.raises(InputError, match="is hard-linked"):
+        load(external_model(folder))
+
+
 def test_a_device_file_or_pipe_as_external_data_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "w.bin")
     with pytest.raises(InputError, match="is missing"):
