@@ -137,7 +137,9 @@ def _finish(parsed: Parsed, kind: str, path: Path, options: Options) -> Trace:
         shift = (pl.col("latency_ms").fill_null(0.0) * 1e6).cast(pl.Int64)
         frame = frame.with_columns(time_ns=pl.col("time_ns") - shift).sort("time_ns", maintain_order=True)
     begin_ns = int(frame["time_ns"][0])
-    rows = frame.with_columns(arrival_s=(pl.col("time_ns") - begin_ns) / NS_PER_S).drop("time_ns", "line")
+    # Divided by NumPy: Polars multiplies by the reciprocal, and 0.052 would become 0.052000000000000005.
+    arrivals = pl.Series((frame["time_ns"].to_numpy() - begin_ns) / NS_PER_S)
+    rows = frame.with_columns(arrival_s=arrivals).drop("time_ns", "line")
     rows = trace.conform(rows.select("arrival_s", pl.exclude("arrival_s")), str(path), _line_of(frame))
     meta: dict[str, Any] = {"format": kind, "source": path.name, "notes": notes}
     if parsed.absolute:

@@ -139,7 +139,9 @@ def _values(values: list[Any], kind: pl.DataType) -> pl.Series:
     """A column of what clients and applications said; what is not of its type, or negative, is unknown."""
     if kind == pl.String():
         return pl.Series([_text(value) for value in values], dtype=pl.String)
-    if not all(value is None or type(value) in (int, float) for value in values):
+    if not all(
+        value is None or type(value) is float or (type(value) is int and abs(value) < 2**62) for value in values
+    ):
         values = [_text(value) for value in values]
     numbers = pl.Series(values, strict=False).cast(pl.Float64, strict=False)
     numbers = numbers.set(~(numbers.is_finite() & (numbers >= 0)), None)
@@ -147,7 +149,10 @@ def _values(values: list[Any], kind: pl.DataType) -> pl.Series:
 
 
 def _text(value: Any) -> str | None:
-    return value.decode("latin-1") if isinstance(value, bytes) else None if value is None else str(value)
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    # Numbers of other libraries count; any other object is a mistake, and its str() could raise here.
+    return str(value) if isinstance(value, str) or hasattr(value, "__float__") else None
 
 
 def _stages(rows: Sequence[Recorded]) -> dict[str, pl.Series]:
@@ -180,7 +185,8 @@ def read(folder: Path) -> trace.Trace:
         raise InputError(f"{folder}: the parts hold no recorded requests.")
     frame = frame.sort("time_ns", maintain_order=True)
     begin_ns = int(frame["time_ns"][0])
-    rows = frame.with_columns(arrival_s=(pl.col("time_ns") - begin_ns) / NS_PER_S).drop("time_ns")
+    arrivals = pl.Series((frame["time_ns"].to_numpy() - begin_ns) / NS_PER_S)
+    rows = frame.with_columns(arrival_s=arrivals).drop("time_ns")
     start = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=begin_ns // 1000)
     meta = {"format": "recorder", "source": folder.name, "start_utc": start.isoformat()}
     return trace.Trace(trace.conform(rows.select("arrival_s", pl.exclude("arrival_s")), str(folder)), meta)

@@ -54,9 +54,17 @@ def _typed(path: Path, block: source.Block, frame: pl.DataFrame) -> pl.DataFrame
     except InputError:
         # A column of mixed types has no row to blame; the first line that is wrong by itself has.
         for number, line in zip(lines, (line for line in block.data.split(b"\n") if line.strip()), strict=False):
-            trace.typed(pl.DataFrame([msgspec.json.decode(line)]), f"{path}: line {number}")
+            _refuse_alone(msgspec.json.decode(line), f"{path}: line {number}")
         raise
     return typed.with_columns(line=lines)
+
+
+def _refuse_alone(row: dict[str, Any], place: str) -> None:
+    for name, value in row.items():
+        try:
+            trace.typed(pl.DataFrame({name: pl.Series([value])}), place)
+        except (TypeError, OverflowError, pl.exceptions.PolarsError) as error:
+            raise InputError(f"{place}: {name}: {str(value)[:60]!r} is no value of a trace.") from error
 
 
 def _take_meta(path: Path, block: source.Block, meta: dict[str, Any]) -> source.Block:

@@ -22,7 +22,11 @@ def header_of(path: Path) -> list[str]:
         InputError: Empty, or a name twice.
     """
     first = source.head(path).removeprefix(b"\xef\xbb\xbf").split(b"\n", 1)[0]
-    names = [name.strip() for name in next(csv.reader([first.decode(errors="replace").rstrip("\r")]), [])]
+    try:
+        fields = next(csv.reader([first.decode(errors="replace").rstrip("\r")]), [])
+    except csv.Error as error:
+        raise InputError(f"{path}: line 1 is no CSV header ({error}).") from error
+    names = [name.strip() for name in fields]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise InputError(f"{path}: line 1: column '{min(twice)}' stands twice.")
