@@ -1,5 +1,6 @@
 """What a client sees: round trips in every form, and a right answer to everything that is wrong."""
 
+import contextlib
 import json
 import socket
 import struct
@@ -150,7 +151,7 @@ def test_tensors_may_enter_at_a_python_stage(text_client) -> None:
 )
 def test_a_stage_that_refuses_or_breaks_fails_its_own_request_only(text, text_client, body, status, error) -> None:
     reply = text_client.post("/v1/pipelines/text", content=body, headers={"content-type": "text/plain"})
-    assert (reply.status_code, reply.json()) == (status, {"error": error if status != 400 else f"{error}"})
+    assert (reply.status_code, reply.json()) == (status, {"error": error})
     assert text_client.get("/v2/health/ready").status_code == 200
     text.check()
 
@@ -321,10 +322,8 @@ def test_a_chunked_body_is_refused_where_it_becomes_too_large(client) -> None:
         for _ in range(40):
             yield b"\0" * (1 << 20)
 
-    try:
+    with contextlib.suppress(httpx.WriteError):  # the refusal may come while this client still writes
         assert client.post(INFER, content=chunks()).status_code == 413
-    except httpx.WriteError:
-        pass  # the refusal came while this client still wrote
     assert client.get("/v2/health/live").status_code == 200
 
 
@@ -342,15 +341,15 @@ def test_what_is_not_http_is_refused_in_json(tiny, head) -> None:
     with socket.create_connection(("127.0.0.1", int(tiny.server.url.rsplit(":", 1)[1])), timeout=10) as wire:
         wire.sendall(head)
         reply = wire.makefile("rb").read()
-    assert reply.startswith(b"HTTP/1.1 400 ") or reply.startswith(b"HTTP/1.0 400 ")
+    assert reply.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 "))
     assert reply.endswith(b'{"error":"the request is not valid HTTP"}')
 
 
 def test_a_client_that_waits_for_leave_gets_it(tiny) -> None:
     body = json.dumps({"inputs": [tensor()]}).encode()
-    head = f"POST {INFER} HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {INFER} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
     with socket.create_connection(("127.0.0.1", int(tiny.server.url.rsplit(":", 1)[1])), timeout=10) as wire:
-        wire.sendall(head.encode())
+        wire.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
         stream = wire.makefile("rb")
         assert stream.readline() == b"HTTP/1.1 100 Continue\r\n"
         stream.readline()

@@ -5,7 +5,6 @@ import asyncio
 from loadslice.serve.clock import Clock
 from loadslice.serve.engines import Engines
 
-ROUND_TRIP_TIMEOUT_S = 2.0
 FRESH_NS = 1_000_000_000
 """An answer this old is given again, so that many probes cost the engines no more than one a second."""
 
@@ -13,8 +12,9 @@ FRESH_NS = 1_000_000_000
 class Health:
     """Asks the engines, at most once a second and never twice at a time."""
 
-    def __init__(self, engines: Engines, clock: Clock) -> None:
+    def __init__(self, engines: Engines, clock: Clock, timeout_s: float) -> None:
         self._engines = engines
+        self._timeout_s = timeout_s
         self._clock = clock
         self._silent: list[str] = []
         self._asked_ns: int | None = None
@@ -25,6 +25,6 @@ class Health:
         async with self._lock:
             now_ns = self._clock.now_ns()
             if self._asked_ns is None or now_ns - self._asked_ns > FRESH_NS:
-                self._silent = await self._engines.unanswering(ROUND_TRIP_TIMEOUT_S)
+                self._silent = await self._engines.unanswering(self._timeout_s)
                 self._asked_ns = self._clock.now_ns()
             return self._silent

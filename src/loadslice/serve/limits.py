@@ -7,7 +7,7 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client, and all clients together, may ask of the front."""
+    """What one client, and all clients together, may ask; and how long things may take."""
 
     body_bytes_max: int = 16 * MEBIBYTE
     held_bytes_max: int = 1024 * MEBIBYTE
@@ -17,6 +17,8 @@ class Limits:
     """Longest time a whole body may take to arrive."""
     keepalive_timeout_s: float = 75.0
     """Longest time a connection may take to bring a whole request head, or stay idle."""
+    round_trip_timeout_s: float = 2.0
+    """Longest time every engine's workers may take to answer before the server is not ready."""
     json_elements_max: int = 4_000_000
     """Tensor elements given as JSON; each costs about 60 bytes while it is decoded."""
     rank_max: int = 16

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import logging
 import sys
 from pathlib import Path
@@ -18,13 +17,12 @@ from loadslice.serve.engines import SWITCH_INTERVAL_S, Engines
 from loadslice.serve.front import Front, Service
 from loadslice.serve.health import Health
 from loadslice.serve.limits import Limits
+from loadslice.serve.listener import close_listener, open_listener
 from loadslice.serve.metrics import Metrics
 from loadslice.serve.request import Batch, Request
 from loadslice.serve.shell import Shell, warm_kernels
 from loadslice.serve.stages import LoadedStage, close_stages, load_stages
 from loadslice.serve.warm import run_examples, warm_models
-from loadslice.spec.errors import InputError
-from loadslice.spec.files import reason
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome
 from loadslice.spec.pipeline import Pipeline
@@ -37,6 +35,9 @@ log = logging.getLogger(__name__)
 
 CUT_OFF_S = 2.0
 """After the drain: how long replies to what was cut off may take, and how long a hung worker is waited for."""
+
+LAST_CALL_S = 0.2
+"""How long connections that were taken in the last moment may take to bring the request that will be refused."""
 
 
 class Server:
@@ -158,15 +159,7 @@ class Server:
 
     async def _listen(self) -> None:
         self._http = HttpServer(self._front.handle, self._limits)
-        loop = asyncio.get_running_loop()
-        try:
-            self._listener = await loop.create_server(self._http, self._host, self._port, backlog=1024)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise InputError(
-                    f"--http {self._port}: the port is in use on {self._host}. Choose another, or 0 for any free one."
-                ) from error
-            raise InputError(f"--host {self._host} --http {self._port}: cannot listen, {reason(error)}.") from error
+        self._listener = await open_listener(self._http, self._host, self._port)
         self._port = self._listener.sockets[0].getsockname()[1]
 
     def _load(self) -> list[dict[str, Any]]:
@@ -200,7 +193,7 @@ class Server:
             shell=self._shell,
             admission=Admission(self._stages[0]),
             metrics=self._metrics,
-            health=Health(engines, self._clock),
+            health=Health(engines, self._clock, self._limits.round_trip_timeout_s),
             outputs=outputs,
             record=self._record,
         )
@@ -226,10 +219,10 @@ class Server:
         self._flush = asyncio.get_running_loop().call_later(FLUSH_S, self._schedule_flush)
 
     async def _close_front(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
         if self._http is not None:
-            # Idle connections close at once; handlers that still write get this long.
+            if self._listener is not None:
+                await close_listener(self._listener, self._http, LAST_CALL_S)
+            # Idle connections close now; handlers that still write get this long.
             await self._http.shutdown(CUT_OFF_S)
 
     async def _close_journal(self, shell: Shell) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import sys
 from pathlib import Path
 
 import click
@@ -74,6 +75,7 @@ async def _serve(server: Server, served: pipeline.Pipeline, ready_file: Path | N
         as_json=as_json,
         text=lambda: [f"ready {server.url} (pipeline {served.pipeline}, engines {', '.join(engines)})"],
     )
+    sys.stdout.flush()  # whoever waits for this line reads a pipe
     if ready_file is not None:
         write_bytes(ready_file, server.url.encode())
     await stopping

@@ -1,0 +1,62 @@
+import msgspec
+import pytest
+
+from loadslice.policy.columns import FOREVER
+from loadslice.serve.envelope import EnvelopeReader
+from loadslice.serve.limits import Limits
+from loadslice.serve.refusals import RefusalError
+from loadslice.spec.pipeline import Pipeline, check
+
+PIPELINE = b"""
+version: 1
+pipeline: p
+deadline_ms: 100
+classes: {sheddable: {deadline_ms: 7}}
+engines: {a: {backend: onnxruntime}, b: {backend: openvino}}
+stages:
+  - name: s
+    model: m.onnx
+    engines: [a, b]
+    prefer: rules
+    rules: [{when: {source: batch}, to: b}, {when: {source: api}, to: a}]
+"""
+
+
+@pytest.fixture
+def reader() -> EnvelopeReader:
+    return EnvelopeReader(check(msgspec.yaml.decode(PIPELINE, type=Pipeline), "p"), Limits())
+
+
+def test_without_headers_a_request_is_critical_with_the_pipelines_deadline(reader) -> None:
+    envelope = reader.read({}, 5)
+    assert (envelope.priority, envelope.deadline_ns) == (1, 5 + 100_000_000)
+    assert (envelope.source, envelope.source_index, envelope.precision, envelope.id) == (None, -1, 0, None)
+
+
+def test_a_header_beats_the_class_and_the_class_beats_the_pipeline(reader) -> None:
+    assert reader.read({"x-loadslice-priority": "3"}, 0).deadline_ns == 7_000_000
+    headers = {"x-loadslice-priority": "sheddable", "x-loadslice-deadline-ms": "1.5"}
+    assert reader.read(headers, 0).deadline_ns == 1_500_000
+
+
+def test_without_any_deadline_there_is_none() -> None:
+    plain = PIPELINE.replace(b"deadline_ms: 100\n", b"").replace(b"classes: {sheddable: {deadline_ms: 7}}\n", b"")
+    reader = EnvelopeReader(check(msgspec.yaml.decode(plain, type=Pipeline), "p"), Limits())
+    assert reader.read({}, 5).deadline_ns == FOREVER
+
+
+def test_sources_that_rules_name_have_a_number_and_others_keep_their_name(reader) -> None:
+    assert reader.read({"x-loadslice-source": "api"}, 0).source_index == 1
+    other = reader.read({"x-loadslice-source": "other"}, 0)
+    assert (other.source, other.source_index) == ("other", -1)
+
+
+def test_a_request_id_is_kept_before_a_trace_id(reader) -> None:
+    assert reader.read({"x-request-id": "r", "traceparent": "t"}, 0).id == "r"
+    assert reader.read({"traceparent": "t"}, 0).id == "t"
+
+
+@pytest.mark.parametrize("value", ["", "0", "-3", "1e9", "nan", "0x10", "five"])
+def test_a_deadline_that_is_none_is_refused(reader, value) -> None:
+    with pytest.raises(RefusalError, match="x-loadslice-deadline-ms"):
+        reader.read({"x-loadslice-deadline-ms": value}, 0)

@@ -1,0 +1,97 @@
+"""`loadslice serve` as a user runs it."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.live
+
+BODY = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "loadslice", "serve", *map(str, arguments)]
+
+
+@contextlib.contextmanager
+def started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A running `loadslice serve` and the line it says when it is ready."""
+    with subprocess.Popen(
+        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline()
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_when_it_is_ready_and_stops_cleanly_when_asked(folder, tmp_path, number) -> None:
+    ready = tmp_path / "ready"
+    kept = tmp_path / "kept"
+    with started(folder / "tiny.yaml", "--http", 0, "--ready-file", ready, "--journal", kept) as (process, line):
+        words = line.split(maxsplit=2)
+        assert (words[0], words[2]) == ("ready", "(pipeline tiny, engines ort, ov)\n")
+        assert httpx.post(f"{words[1]}/v2/models/tiny/infer", json=BODY, timeout=30).status_code == 200
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert ready.read_text() == words[1]
+    assert errors.splitlines()[-1] == "stopped: 1 requests (completed 1)"
+    assert json.loads((kept / "journal.json").read_text())["clean"] is True
+
+
+def test_json_is_one_document(folder) -> None:
+    with started(folder / "tiny.yaml", "--http", 0, "--json") as (process, first):
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout is not None
+        document = json.loads(first + process.stdout.read())
+    assert (document["pipeline"], document["engines"]) == ("tiny", ["ort", "ov"])
+    assert document["url"].startswith("http://127.0.0.1:")
+
+
+def test_a_killed_server_leaves_a_journal_that_says_so(folder, tmp_path) -> None:
+    with started(folder / "tiny.yaml", "--http", 0, "--journal", tmp_path / "kept") as (process, _):
+        process.kill()
+        process.wait(60)
+    assert json.loads((tmp_path / "kept" / "journal.json").read_text())["clean"] is False
+
+
+VARIANT = "version: 1\npipeline: v\nengines: {e: {backend: onnxruntime}}\nstages: [{name: s, variant: v1, engine: e}]\n"
+MISSING = (
+    "version: 1\npipeline: m\nengines: {e: {backend: onnxruntime}}\nstages: [{name: s, model: no.onnx, engine: e}]\n"
+)
+BROKEN = (
+    "version: 1\npipeline: b\nengines: {e: {backend: onnxruntime}}\nstages: [{name: s, model: b.onnx, engine: e}]\n"
+)
+UNKNOWN = "version: 1\npipeline: u\nengines: {e: {backend: onnxruntime}}\nstagez: []\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        (VARIANT, "stage 's' names the variant 'v1' only"),
+        (MISSING, "model 'no.onnx': no such file"),
+        (BROKEN, "b.onnx: onnxruntime cannot load it"),
+        (UNKNOWN, "stagez"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_in_one_line(tmp_path: Path, text: str, part: str) -> None:
+    (tmp_path / "p.yaml").write_text(text)
+    (tmp_path / "b.onnx").write_bytes(b"not a model")
+    done = subprocess.run(
+        command(tmp_path / "p.yaml", "--http", 0, "--journal", tmp_path / "kept"), capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("loading ")]
+    assert line.startswith("loadslice: ")
+    assert part in line
+    assert not (tmp_path / "kept").exists()
