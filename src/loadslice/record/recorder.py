@@ -1,6 +1,10 @@
 """The recorder: a bounded list that requests append to, and the thread that writes it away."""
 
 import atexit
+
+# Registers its exit handler now: Polars, which the writer thread imports, brings it in, and a process that ends right
+# after its first request would refuse that ("can't register atexit after shutdown").
+import concurrent.futures.thread  # noqa: F401
 import contextlib
 import logging
 import os

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import polars as pl
 from loadslice.spec.errors import InputError
 from loadslice.spec.trace import SCHEMA
 from loadslice.workload import recording, ticks, trace
-from loadslice.workload.readers import azure_llm, burstgpt, envoy, mooncake, nginx, otlp, source, table
+from loadslice.workload.readers import azure_llm, burstgpt, envoy, mooncake, nginx, otlp, source, table, times
 from loadslice.workload.readers.parsed import Parsed
 from loadslice.workload.readers.times import TimeUnit
 from loadslice.workload.trace import Trace
@@ -87,7 +86,7 @@ def sniff(path: Path, mapping: Mapping[str, str] | None = None) -> tuple[str, st
         # Says what kind of binary it is, where that is known.
         next(source.blocks(path))
     lines = start.decode("utf-8", errors="replace").removeprefix("\ufeff").splitlines()
-    first = next(line for line in lines if line.strip()).strip()
+    first = next((line for line in lines if line.strip()), "").strip()
     found = _sniff_json(start, first) or _sniff_text(first, mapping or {})
     if found is None:
         raise InputError(
@@ -126,13 +125,12 @@ def _sniff_text(first: str, mapping: Mapping[str, str]) -> tuple[str, str] | Non
 def _finish(parsed: Parsed, kind: str, path: Path, options: Options) -> Trace:
     notes = list(parsed.notes)
     frame = _ordered(parsed, path, options, notes)
-    times = frame["time_ns"].to_numpy()
+    stamps = frame["time_ns"].to_numpy()
     if not parsed.absolute:
         seconds = frame["time_ns"] / NS_PER_S
         trace.refuse_first(seconds < 0, seconds, f"{path}: arrival_s", "is negative", _line_of(frame))
-    tick_ns = parsed.stamp_ns or ticks.find_tick_ns(times)
-    times = _spread(times, tick_ns, options, notes)
-    frame = frame.with_columns(time_ns=pl.Series(times))
+    tick_ns = parsed.stamp_ns or ticks.find_tick_ns(stamps)
+    frame = frame.with_columns(time_ns=pl.Series(_spread(stamps, tick_ns, options, notes)))
     if parsed.completion_stamped:
         shift = (pl.col("latency_ms").fill_null(0.0) * 1e6).cast(pl.Int64)
         frame = frame.with_columns(time_ns=pl.col("time_ns") - shift).sort("time_ns", maintain_order=True)
@@ -143,7 +141,7 @@ def _finish(parsed: Parsed, kind: str, path: Path, options: Options) -> Trace:
     rows = trace.conform(rows.select("arrival_s", pl.exclude("arrival_s")), str(path), _line_of(frame))
     meta: dict[str, Any] = {"format": kind, "source": path.name, "notes": notes}
     if parsed.absolute:
-        meta["start_utc"] = _utc(begin_ns)
+        meta["start_utc"] = times.iso_utc(begin_ns)
     if tick_ns is not None and options.spread != "none":
         meta["tick_ms"] = tick_ns / 1e6
     return Trace(rows, {key: value for key, value in meta.items() if value not in (None, [])})
@@ -169,38 +167,33 @@ def _ordered(parsed: Parsed, path: Path, options: Options, notes: list[str]) -> 
     return frame.sort("time_ns", maintain_order=True)
 
 
-def _spread(times: ticks.Times, tick_ns: int | None, options: Options, notes: list[str]) -> ticks.Times:
+def _spread(stamps: ticks.Times, tick_ns: int | None, options: Options, notes: list[str]) -> ticks.Times:
     if tick_ns is None:
-        return times
+        return stamps
     length = f"{tick_ns / 1e6:g} ms"
     if options.spread == "none":
         notes.append(f"times come in ticks of {length} and were left so (--spread none)")
-        return times
+        return stamps
     how = f"uniformly, seed {options.seed}" if options.spread == "uniform" else "evenly"
     notes.append(f"times come in ticks of {length}: arrivals were spread inside the tick ({how})")
-    return ticks.spread(times, tick_ns, options.spread, np.random.default_rng(options.seed))
+    return ticks.spread(stamps, tick_ns, options.spread, np.random.default_rng(options.seed))
 
 
 def _spread_own(found: Trace, options: Options) -> Trace:
     """Spread ticks in an own trace that does not say it was done already."""
     if "tick_ms" in found.meta:
         return found
-    times = (found.frame["arrival_s"] * NS_PER_S).round(0).cast(pl.Int64).to_numpy()
-    tick_ns = ticks.find_tick_ns(times)
+    stamps = (found.frame["arrival_s"] * NS_PER_S).round(0).cast(pl.Int64).to_numpy()
+    tick_ns = ticks.find_tick_ns(stamps)
     if tick_ns is None:
         return found
     notes = found.notes
-    spread_ns = _spread(times, tick_ns, options, notes)
+    spread_ns = _spread(stamps, tick_ns, options, notes)
     meta = {**found.meta, "notes": notes}
     if options.spread == "none":
         return Trace(found.frame, meta)
     arrivals = pl.Series("arrival_s", (spread_ns - spread_ns[0]) / NS_PER_S)
     return Trace(found.frame.with_columns(arrivals), {**meta, "tick_ms": tick_ns / 1e6})
-
-
-def _utc(since_epoch_ns: int) -> str:
-    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=since_epoch_ns // 1000)
-    return moment.isoformat()
 
 
 def column_map(pairs: tuple[str, ...]) -> dict[str, str]:
@@ -248,6 +241,8 @@ def annotate(
             texts = ", ".join(field for field, kind in SCHEMA.items() if kind == pl.String())
             raise InputError(f"--set {pair}: expected FIELD=VALUE with a field of {texts}.")
         frame = frame.with_columns(pl.lit(value).alias(name))
-    meta = {**found.meta, "notes": notes, "source": source or found.meta.get("source"), "licence": licence}
+    meta = {**found.meta, "notes": notes, "source": source or found.meta.get("source")}
+    if licence is not None:
+        meta["licence"] = licence
     meta = {key: value for key, value in meta.items() if value not in (None, [])}
     return Trace(trace.conform(frame, "--set"), meta)

@@ -270,6 +270,8 @@ def test_constants_must_be_text_columns(tmp_path: Path) -> None:
     kept = importing.annotate(found, first=1, constants=("source=api",), source="here", licence="CC0")
     assert kept.frame["source"].to_list() == ["api"]
     assert kept.meta["licence"] == "CC0"
+    again = importing.annotate(kept, first=None, constants=(), source=None, licence=None)
+    assert again.meta == kept.meta
     assert kept.notes == ["the first 1 of 2 requests"]
     for pair in ("items=3", "source", "class=vip"):
         with pytest.raises(InputError, match="--set"):

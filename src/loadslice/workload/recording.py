@@ -7,7 +7,6 @@
 import os
 from collections import deque
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ from loadslice.spec.files import reason, replacing, write_bytes
 from loadslice.spec.pipeline import CLASSES
 from loadslice.spec.trace import SCHEMA
 from loadslice.workload import trace
+from loadslice.workload.readers import times
 
 PART_PATTERN = "part-*.parquet"
 NS_PER_S = 1_000_000_000
@@ -187,6 +187,5 @@ def read(folder: Path) -> trace.Trace:
     begin_ns = int(frame["time_ns"][0])
     arrivals = pl.Series((frame["time_ns"].to_numpy() - begin_ns) / NS_PER_S)
     rows = frame.with_columns(arrival_s=arrivals).drop("time_ns")
-    start = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=begin_ns // 1000)
-    meta = {"format": "recorder", "source": folder.name, "start_utc": start.isoformat()}
+    meta = {"format": "recorder", "source": folder.name, "start_utc": times.iso_utc(begin_ns)}
     return trace.Trace(trace.conform(rows.select("arrival_s", pl.exclude("arrival_s")), str(folder)), meta)

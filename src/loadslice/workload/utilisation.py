@@ -81,7 +81,8 @@ def _numbers(path: Path, texts: pl.DataFrame, column: str, name: str) -> pl.Seri
 
 
 def _summary(frame: pl.DataFrame, names: list[str]) -> Utilisation:
-    elapsed_s = (frame["time_ns"] - frame["time_ns"][0]) / 1e9
+    stamps = frame["time_ns"].to_numpy()
+    elapsed_s = (stamps - stamps[0]) / 1e9
     series = {}
     for name in names:
         values = frame[name].drop_nulls().to_numpy()
@@ -89,7 +90,7 @@ def _summary(frame: pl.DataFrame, names: list[str]) -> Utilisation:
             p50, p95 = np.quantile(values, [0.5, 0.95])
             series[name] = Series(mean=float(values.mean()), p50=float(p50), p95=float(p95), max=float(values.max()))
     hours = (
-        frame.with_columns(hour=(elapsed_s // HOUR_S).cast(pl.Int64))
+        frame.with_columns(hour=pl.Series((elapsed_s // HOUR_S).astype(np.int64)))
         .group_by("hour")
         .agg(pl.col(list(series)).mean())
         .sort("hour")

@@ -1,5 +1,6 @@
 """Time stamps as people write them -> integer nanoseconds."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 import polars as pl
@@ -57,6 +58,11 @@ def _iso_ns(texts: pl.Series) -> pl.Series:
         return zoned
     bare = plain.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="ns", strict=False).cast(pl.Int64)
     return pl.select(pl.coalesce(zoned, bare)).to_series().rename(texts.name)
+
+
+def iso_utc(since_epoch_ns: int) -> str:
+    """A moment as ``start_utc`` holds it, ISO 8601 to the microsecond."""
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=since_epoch_ns // 1000)).isoformat()
 
 
 def refuse_unparsed(parsed: pl.Series, texts: pl.Series, lines: pl.Series, place: str) -> None:
