@@ -49,12 +49,10 @@ class JournalWriter:
         latency: The table the core was given.
 
     Raises:
-        InputError: The folder holds a journal already, or cannot be written.
+        InputError: The folder cannot be written.
     """
 
     def __init__(self, folder: Path, pipeline: Pipeline, latency: LatencyTable | None) -> None:
-        if (folder / "journal.json").exists():
-            raise InputError(f"--journal {folder}: holds a journal already. Choose another folder or remove this one.")
         self._folder = folder
         self._pipeline = pipeline
         self._engines = list(pipeline.engines)

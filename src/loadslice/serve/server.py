@@ -23,6 +23,7 @@ from loadslice.serve.request import Batch, Request
 from loadslice.serve.shell import Shell, warm_kernels
 from loadslice.serve.stages import LoadedStage, close_stages, load_stages
 from loadslice.serve.warm import run_examples, warm_models
+from loadslice.spec.errors import InputError
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome
 from loadslice.spec.pipeline import Pipeline
@@ -52,9 +53,6 @@ class Server:
         journal: Folder for the journal; ``None``: none is kept.
         limits: What clients may ask.
         drain_s: How long `stop` lets requests inside run on.
-
-    Raises:
-        InputError: The journal's folder cannot be used.
     """
 
     def __init__(
@@ -112,6 +110,10 @@ class Server:
         Raises:
             InputError: The port is taken, a model does not load, the journal's folder cannot be used.
         """
+        if self._journal_folder is not None and (self._journal_folder / "journal.json").exists():
+            raise InputError(
+                f"--journal {self._journal_folder}: holds a journal already. Choose another folder or remove this one."
+            )
         await self._listen()
         try:
             outputs = await asyncio.to_thread(self._load)

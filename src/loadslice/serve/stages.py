@@ -64,19 +64,33 @@ class PythonRunner:
 
 
 class ModelRunner:
-    """Runs a model on a batch: gather, run, scatter."""
+    """Runs a model on a batch: gather, run, scatter.
 
-    def __init__(self, stage: Stage, session: Session, clock: Clock, *, first: bool) -> None:
+    Args:
+        stage: The stage.
+        engine: Name of the engine.
+        session: Its model, loaded there.
+        clock: Stamps copy and compute times.
+        first: Whether its tensors come from the client.
+    """
+
+    def __init__(self, stage: Stage, engine: str, session: Session, clock: Clock, *, first: bool) -> None:
         self.session = session
         self._stage = stage
+        accept = stage.accept.get(engine)
+        self._static = None if accept is None or accept.shape is None else accept.shape[1:]
         self._first = first
         self._clock = clock
         self.probe_feeds: dict[str, Tensor] | None = None
         """Set once warm: the smallest feeds that this model has run on."""
 
+    def padded_shape(self, bucket: int) -> list[int] | None:
+        """What rows of a bucket are padded to here: an engine of one static shape takes every bucket at that shape."""
+        return self._static if self._static is not None else bucket_shape(self._stage, bucket)
+
     def run(self, batch: Batch, slot: int) -> None:
         """See `Runner.run`."""
-        shape = bucket_shape(self._stage, batch.bucket)
+        shape = self.padded_shape(batch.bucket)
         try:
             batch.results.extend(self._run(batch, batch.works, shape, slot))
         except StageInputError:
@@ -180,7 +194,7 @@ def _load_stage(pipeline: Pipeline, stage: Stage, folder: Path, clock: Clock, *,
         for name, index in indices.items():
             engine = pipeline.engines[name]
             session = open_backend(engine.backend).load(model, engine)
-            runners[index] = ModelRunner(stage, session, clock, first=first)
+            runners[index] = ModelRunner(stage, name, session, clock, first=first)
     except BaseException:
         for runner in runners.values():
             runner.close()

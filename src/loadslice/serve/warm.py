@@ -39,7 +39,7 @@ def warm_models(pipeline: Pipeline, stages: Sequence[LoadedStage]) -> None:
 def _warm_slot(stage: Stage, engine_name: str, runner: ModelRunner, slot: int) -> None:
     batch = stage.batch.get(engine_name)
     inputs = runner.session.inputs
-    for bucket in _shapes(stage, engine_name):
+    for bucket in _shapes(stage, runner):
         for rows in sorted({1, 1 if batch is None else batch.size}):
             feeds = _zeros(inputs, rows, bucket, FREE_SIDES[0])
             try:
@@ -55,13 +55,14 @@ def _warm_slot(stage: Stage, engine_name: str, runner: ModelRunner, slot: int) -
         runner.probe_feeds = _warm_free(stage, engine_name, runner, slot)
 
 
-def _shapes(stage: Stage, engine_name: str) -> list[list[int]]:
-    """Buckets that an engine accepts."""
-    accept = stage.accept.get(engine_name)
-    if accept is None or accept.shape is None:
-        return stage.buckets
-    static = accept.shape[1:]
-    return [bucket for bucket in stage.buckets if all(side <= most for side, most in zip(bucket, static, strict=True))]
+def _shapes(stage: Stage, runner: ModelRunner) -> list[list[int]]:
+    """Shapes that rows come in on one engine, each once."""
+    shapes: list[list[int]] = []
+    for bucket in range(len(stage.buckets)):
+        shape = runner.padded_shape(bucket)
+        if shape is not None and shape not in shapes:
+            shapes.append(shape)
+    return shapes
 
 
 def _warm_free(stage: Stage, engine_name: str, runner: ModelRunner, slot: int) -> dict[str, Tensor] | None:

@@ -1,0 +1,95 @@
+import asyncio
+from array import array
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from loadslice.serve.journal import JournalWriter
+from loadslice.serve.request import Passage, Request
+from loadslice.spec import journal
+from loadslice.spec.errors import InputError
+from loadslice.spec.outcome import Outcome, Reason
+from loadslice.spec.pipeline import Pipeline, check
+
+PIPELINE = b"""
+version: 1
+pipeline: p
+engines: {e: {backend: onnxruntime}}
+stages: [{name: s, model: m.onnx, engine: e, buckets: [[3, 8], [3, 16]]}]
+"""
+
+
+@pytest.fixture
+def pipeline() -> Pipeline:
+    return check(msgspec.yaml.decode(PIPELINE, type=Pipeline), "p")
+
+
+@pytest.fixture
+def done():
+    loop = asyncio.new_event_loop()
+    yield loop.create_future()
+    loop.close()
+
+
+def ended(tag: int, done: asyncio.Future) -> Request:
+    request = Request(None, 0, 1, 2**62, None, -1, 0, "id", "img-1", 10, done, tag=tag, arrival_ns=20)
+    request.outcome, request.reason, request.end_ns = Outcome.EXPIRED, Reason.DEADLINE, 90
+    request.passages = [Passage(0, 0, Reason.PREFERRED, 1, 4, 20)]
+    return request
+
+
+def close(writer: JournalWriter, events: array, count: int) -> None:
+    writer.close(events, outcomes={Outcome.EXPIRED: count}, span_ns=100, effects_sha256="0" * 64)
+
+
+def test_parts_are_joined_in_order_and_then_gone(tmp_path: Path, pipeline, done) -> None:
+    writer = JournalWriter(tmp_path, pipeline, None)
+    for tag in range(3):
+        writer.add(ended(tag, done))
+        writer.flush(array("q", [0, tag] + [0] * 9))
+    close(writer, array("q"), 3)
+    kept = journal.load(tmp_path)
+    assert kept.head.clean
+    assert kept.head.outcomes["expired"] == kept.head.requests == 3
+    assert kept.requests["tag"].to_list() == kept.events["now_ns"].to_list() == [0, 1, 2]
+    assert kept.requests.row(0, named=True) == {
+        "tag": 0,
+        "id": "id",
+        "arrival_ns": 20,
+        "end_ns": 90,
+        "outcome": "expired",
+        "reason": "deadline",
+        "class": "critical",
+        "source": None,
+        "input": "img-1",
+        "hint_ns": None,
+        "parse_ns": 10,
+        "reply_ns": None,
+    }
+    stage = kept.stages.row(0, named=True)
+    assert (stage["shape"], stage["items"], stage["done_ns"]) == ([3, 16], 4, None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        ["journal.json", "requests.parquet", "stages.parquet", "events.parquet"]
+    )
+
+
+def test_a_run_without_requests_is_a_journal_too(tmp_path: Path, pipeline) -> None:
+    close(JournalWriter(tmp_path, pipeline, None), array("q"), 0)
+    assert len(journal.load(tmp_path).requests) == 0
+
+
+def test_the_pipeline_in_the_head_reads_back_as_it_was(tmp_path: Path, pipeline) -> None:
+    close(JournalWriter(tmp_path, pipeline, None), array("q"), 0)
+    text = journal.load(tmp_path).head.pipeline_yaml
+    assert check(msgspec.yaml.decode(text, type=Pipeline), "journal") == pipeline
+
+
+def test_a_disk_that_fails_is_said_when_closing_and_the_journal_is_not_clean(tmp_path: Path, pipeline, done) -> None:
+    writer = JournalWriter(tmp_path, pipeline, None)
+    (tmp_path / "parts").rmdir()
+    (tmp_path / "parts").write_text("in the way")
+    writer.add(ended(0, done))
+    with pytest.raises(InputError, match="cannot be written"):
+        close(writer, array("q"), 1)
+    assert b'"clean": false' in (tmp_path / "journal.json").read_bytes()

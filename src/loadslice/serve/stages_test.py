@@ -1,0 +1,94 @@
+"""The model runner on a real runtime: padding to buckets and static shapes, and whose fault a bad tensor is."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from loadslice.serve.clock import Clock
+from loadslice.serve.request import Batch
+from loadslice.serve.stages import LoadedStage, close_stages, load_stages
+from loadslice.serve.warm import warm_models
+from loadslice.spec.errors import InputError
+from loadslice.spec.pipeline import Pipeline, check
+from loadslice.spec.work import StageError, StageInputError, Work
+
+PIPELINE = """
+version: 1
+pipeline: p
+engines: {dynamic: {backend: onnxruntime}, static: {backend: onnxruntime}}
+stages:
+  - name: same
+    model: same.onnx
+    engines: [dynamic, static]
+    buckets: [[4], [8]]
+    accept: {static: {shape: [1, 16]}}
+"""
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Pipeline:
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "w"])
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        "same",
+        [value],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "w"])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, tmp_path / "same.onnx")
+    return check(msgspec.yaml.decode(PIPELINE, type=Pipeline), "p")
+
+
+@pytest.fixture
+def same(pipeline: Pipeline, tmp_path: Path):
+    stages = load_stages(pipeline, tmp_path, Clock())
+    warm_models(pipeline, stages)
+    yield stages[0]
+    close_stages(stages)
+
+
+def run(same: LoadedStage, engine: int, *widths: int, dtype=np.float32) -> Batch:
+    works = [Work({"x": np.ones((1, width), dtype)}, context=width) for width in widths]
+    batch = Batch(0, 1, engine, 0, same.bucket_of(works[0]), 0, [], [], works)
+    same.runners[engine].run(batch, 0)
+    return batch
+
+
+@pytest.mark.parametrize(("engine", "width", "padded"), [(0, 3, 4), (0, 4, 4), (0, 5, 8), (0, 9, 9), (1, 3, 16)])
+def test_rows_are_padded_to_their_bucket_or_to_the_engines_only_shape(same, engine, width, padded) -> None:
+    (result,) = run(same, engine, width).results
+    assert result.tensors["y"].tolist() == [[1.0] * width + [0.0] * (padded - width)]
+    assert result.context == width
+
+
+def test_copy_and_compute_are_stamped_apart(same) -> None:
+    batch = run(same, 0, 3, 4)
+    assert batch.copy_ns > 0
+    assert batch.compute_ns > 0
+
+
+def test_only_the_request_whose_tensor_does_not_fit_fails(same) -> None:
+    good, bad = run(same, 0, 3, 7).results
+    assert isinstance(good, Work)
+    assert isinstance(bad, StageInputError)
+
+
+def test_at_a_later_stage_a_bad_tensor_is_not_the_clients_fault(pipeline, tmp_path) -> None:
+    twice = [*pipeline.stages, msgspec.structs.replace(pipeline.stages[0], name="again")]
+    stages = load_stages(msgspec.structs.replace(pipeline, stages=twice), tmp_path, Clock())
+    (result,) = run(stages[1], 0, 3, dtype=np.float64).results
+    assert isinstance(result, StageError)
+    assert not result.client_fault
+    close_stages(stages)
+
+
+def test_a_bucket_that_the_model_cannot_take_is_found_before_the_first_client(pipeline, tmp_path) -> None:
+    wide = msgspec.structs.replace(pipeline.stages[0], buckets=[[2, 2]], accept={})
+    stages = load_stages(msgspec.structs.replace(pipeline, stages=[wide]), tmp_path, Clock())
+    with pytest.raises(InputError, match=r"stage 'same' on engine 'dynamic': 1 rows of bucket \[2, 2\] do not run"):
+        warm_models(msgspec.structs.replace(pipeline, stages=[wide]), stages)
+    close_stages(stages)
