@@ -1,0 +1,71 @@
+"""How fast things are: every module here named ``*_bench.py`` has ``run() -> dict``, and `python -m benchmarks` runs them.
+
+Each repeat runs in a process of its own, so that peak memory and warm caches of one benchmark do not reach the next.
+"""
+
+import importlib
+import multiprocessing
+import os
+import statistics
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+SUFFIX = "_bench"
+
+Figures = dict[str, Any]
+"""What a benchmark's ``run()`` gives: units in the names, numbers or words."""
+
+
+def names() -> list[str]:
+    """Benchmarks that are there."""
+    return sorted(path.stem.removesuffix(SUFFIX) for path in Path(__file__).parent.glob(f"*{SUFFIX}.py"))
+
+
+def run_once(name: str) -> Figures:
+    """Run one benchmark in this process."""
+    found: Figures = importlib.import_module(f"benchmarks.{name}{SUFFIX}").run()
+    return found
+
+
+def run_apart(name: str) -> Figures:
+    """Run one benchmark in a fresh process."""
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=fresh) as pool:
+        return pool.submit(run_once, name).result()
+
+
+def summarise(runs: list[Figures]) -> dict[str, Figures]:
+    """Median, least and most of each number over the repeats; of words, the last.
+
+    Args:
+        runs: At least one; all with the same keys.
+    """
+    summary: dict[str, Figures] = {}
+    for key in runs[0]:
+        values = [run[key] for run in runs]
+        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+            summary[key] = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+        else:
+            summary[key] = {"value": values[-1]}
+    return summary
+
+
+def measure(name: str, repeats: int) -> dict[str, Any]:
+    """One benchmark with what the machine was doing before and after."""
+    before, began_s = load_average_1m(), time.perf_counter()
+    runs = [run_apart(name) for _ in range(repeats)]
+    return {
+        "name": name,
+        "repeats": repeats,
+        "load_average_1m_before": before,
+        "load_average_1m_after": load_average_1m(),
+        "took_s": time.perf_counter() - began_s,
+        "figures": summarise(runs),
+    }
+
+
+def load_average_1m() -> float | None:
+    """Processes that wanted a processor, over the last minute; ``None`` where the system does not say."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
