@@ -88,7 +88,9 @@ def _zeros(inputs: Sequence[TensorInfo], rows: int, bucket: list[int] | None, fr
     feeds = {}
     for info in inputs:
         sides = [free_side if side is None else side for side in info.shape[1:]]
-        if bucket is not None and (info is inputs[0] or len(bucket) == len(sides)):
+        if bucket is not None and info is inputs[0]:
+            sides = bucket
+        elif bucket is not None and len(bucket) == len(sides):
             # Inputs beside the first (a mask beside ids) follow its bucket where the model leaves them open.
             sides = [most if side is None else side for side, most in zip(info.shape[1:], bucket, strict=True)]
         count = rows if not info.shape or info.shape[0] is None else info.shape[0]
