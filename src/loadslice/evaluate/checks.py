@@ -58,17 +58,21 @@ async def _serve(script: Script, ready: threading.Event, stop: threading.Event, 
     async def ready_answer(_: web.Request) -> web.Response:
         return web.Response()
 
+    async def pipelines_answer(_: web.Request) -> web.Response:
+        return web.json_response({"pipelines": [{"name": "p"}]})
+
     application = web.Application()
     application.router.add_post("/work", answer)
     application.router.add_post("/v1/pipelines/p", answer)
     application.router.add_get("/v2/health/ready", ready_answer)
+    application.router.add_get("/v1/pipelines", pipelines_answer)
     runner = web.AppRunner(application, shutdown_timeout=0)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     script.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     ready.set()
-    waiting = loop.run_in_executor(None, stop.wait)
+    waiting = loop.create_task(asyncio.to_thread(stop.wait))
     await asyncio.wait([waiting, loop.create_task(closing.wait())], return_when=asyncio.FIRST_COMPLETED)
     await runner.cleanup()
     await waiting

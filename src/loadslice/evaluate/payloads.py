@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from loadslice.evaluate import infer
 from loadslice.evaluate.accuracy import Scorer
 from loadslice.evaluate.loadgen import Shot
 from loadslice.spec.errors import InputError
@@ -29,6 +30,11 @@ class Inputs:
     score: Scorer | None = None
     source: Path | None = field(default=None)
     """The module's file."""
+
+    @property
+    def are_tensors(self) -> bool:
+        """They are sent as tensors, not as raw bytes."""
+        return any(sample.tensors is not None for sample in self.samples.values())
 
 
 def from_function(reference: str, folder: Path) -> Inputs:
@@ -182,14 +188,11 @@ def last_due_s(frame: pl.DataFrame) -> float:
 
 def shots(stretch: pl.DataFrame, inputs: Inputs) -> list[Shot]:
     """One request per row of a stretch that `name_inputs` and `cut` made."""
+    encoded = {name: _encode(inputs.samples[name]) for name in stretch["input"].unique()}
     found = []
     for row in stretch.iter_rows(named=True):
-        sample = inputs.samples[row["input"]]
-        headers = {
-            "content-type": sample.content_type,
-            "x-request-id": str(row["row"]),
-            "x-loadslice-input": sample.name,
-        }
+        body, fixed = encoded[row["input"]]
+        headers = {**fixed, "x-request-id": str(row["row"])}
         for column, header in (
             ("class", "x-loadslice-priority"),
             ("deadline_ms", "x-loadslice-deadline-ms"),
@@ -198,8 +201,17 @@ def shots(stretch: pl.DataFrame, inputs: Inputs) -> list[Shot]:
         ):
             if row.get(column) is not None:
                 headers[header] = _header_value(str(row[column]))
-        found.append(Shot(row["row"], row["arrival_s"], sample.body, headers))
+        found.append(Shot(row["row"], row["arrival_s"], body, headers))
     return found
+
+
+def _encode(sample: Sample) -> tuple[bytes, dict[str, str]]:
+    """A sample's body and the headers that go with it every time."""
+    named = {"x-loadslice-input": _header_value(sample.name)}
+    if sample.tensors is None:
+        return sample.body, {"content-type": sample.content_type, **named}
+    body, headers = infer.encode(sample.name, sample.tensors)
+    return body, {**headers, **named}
 
 
 def _header_value(text: str) -> str:

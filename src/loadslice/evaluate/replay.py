@@ -5,11 +5,13 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from http.client import HTTPResponse
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import ProxyHandler, build_opener
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -30,7 +32,7 @@ class Target:
     """Where requests go."""
 
     url: str
-    """Of one endpoint, complete."""
+    """Of a server, or of one endpoint."""
 
     @property
     def base(self) -> str:
@@ -39,11 +41,11 @@ class Target:
         return f"{parts.scheme}://{parts.netloc}"
 
 
-def target(url: str, pipeline: str | None, *, allow_remote: bool) -> Target:
-    """Check a URL; without a path it is the raw-bytes endpoint of ``pipeline``.
+def target(url: str, *, allow_remote: bool) -> Target:
+    """Check a URL.
 
     Raises:
-        InputError: Not an http URL, an address that is not this machine's, or no path and no pipeline to make one from.
+        InputError: Not an http URL, or an address that is not this machine's.
     """
     try:
         parts = urlsplit(url)
@@ -56,11 +58,44 @@ def target(url: str, pipeline: str | None, *, allow_remote: bool) -> Target:
         raise InputError(
             f"URL '{url}': '{parts.hostname}' is not this machine. Load on somebody else's server needs --allow-remote."
         )
-    if parts.path not in ("", "/"):
-        return Target(url)
-    if pipeline is None:
-        raise InputError(f"URL '{url}': no path. Add --pipeline P.yaml, or the path of the endpoint to POST to.")
-    return Target(f"{parts.scheme}://{parts.netloc}/v1/pipelines/{pipeline}")
+    return Target(url)
+
+
+def endpoint(where: Target, pipeline: str | None, *, tensors: bool) -> Target:
+    """Complete a URL that has no path with the endpoint of a pipeline.
+
+    Args:
+        where: Checked, and its server is there.
+        pipeline: Its name; ``None``: asks the server, which must have just one.
+        tensors: Inputs are tensors and not raw bytes.
+
+    Raises:
+        InputError: No path, and no pipeline to make one from.
+    """
+    if urlsplit(where.url).path not in ("", "/"):
+        return where
+    name = pipeline or _only_pipeline(where)
+    return Target(f"{where.base}/v2/models/{name}/infer" if tensors else f"{where.base}/v1/pipelines/{name}")
+
+
+def _only_pipeline(where: Target) -> str:
+    try:
+        with _open(f"{where.base}/v1/pipelines") as answer:
+            names = [entry["name"] for entry in msgspec.json.decode(answer.read(1 << 20))["pipelines"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"URL '{where.url}': no path, and the server does not list pipelines. Add the endpoint's path."
+        ) from error
+    if len(names) != 1:
+        raise InputError(f"URL '{where.url}': the server has {len(names)} pipelines; say which with --pipeline P.yaml.")
+    return str(names[0])
+
+
+def _open(url: str) -> HTTPResponse:
+    """GET. No proxy of the environment may stand between us and a server of this machine."""
+    answer = build_opener(ProxyHandler({})).open(url, timeout=10)
+    assert isinstance(answer, HTTPResponse)
+    return answer
 
 
 def _is_loopback(host: str, port: int) -> bool:
@@ -77,10 +112,8 @@ def require_server(where: Target) -> None:
     Raises:
         InputError: Nobody listens there, or the server says that it is not ready.
     """
-    # No proxy of the environment may stand between us and a server of this machine.
-    opener = build_opener(ProxyHandler({}))
     try:
-        opener.open(Request(f"{where.base}/v2/health/ready"), timeout=10).close()  # noqa: S310 - scheme checked in target
+        _open(f"{where.base}/v2/health/ready").close()
     except HTTPError as error:
         error.close()
         if error.code == 503:

@@ -1,5 +1,7 @@
+import json
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -40,8 +42,9 @@ def test_a_replay_counts_outcomes_marks_answers_and_sends_what_the_trace_says() 
         },
     )
     with serving() as server:
-        where = replaying.target(server.url, "p", allow_remote=False)
+        where = replaying.target(server.url, allow_remote=False)
         replaying.require_server(where)
+        where = replaying.endpoint(where, None, tensors=False)
         rows, run = replaying.replay(stretch, INPUTS, where, loadgen.Limits())
     document = replaying.summarise(rows, run, trace="t", url=where.url, speed=1, from_s=0)
     assert where.url.endswith("/v1/pipelines/p")
@@ -64,6 +67,17 @@ def test_a_replay_counts_outcomes_marks_answers_and_sends_what_the_trace_says() 
     assert first["x-loadslice-priority"] == "critical"
     assert first["x-loadslice-source"] == "api"
     assert first["x-loadslice-input"] == "good"
+
+
+def test_tensors_are_sent_in_the_binary_extension() -> None:
+    tensors = payloads.Inputs({"t": Sample("t", "", b"", tensors={"x": np.ones((2, 3), np.float32)})})
+    (shot,) = payloads.shots(stretch_of(["t"]), tensors)
+    head = int(shot.headers["inference-header-content-length"])
+    assert json.loads(shot.body[:head])["inputs"] == [
+        {"name": "x", "shape": [2, 3], "datatype": "FP32", "parameters": {"binary_data_size": 24}}
+    ]
+    assert shot.body[head:] == np.ones((2, 3), "<f4").tobytes()
+    assert replaying.endpoint(replaying.Target("http://h"), "p", tensors=True).url == "http://h/v2/models/p/infer"
 
 
 def test_figures_of_nothing_completed_are_null() -> None:
@@ -94,14 +108,14 @@ def test_a_stretch_is_cut_before_its_pace_is_scaled_and_rows_number_the_trace() 
 )
 def test_a_wrong_url_is_one_line(url: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        replaying.target(url, "p", allow_remote=False)
+        replaying.target(url, allow_remote=False)
 
 
 def test_a_server_that_is_not_there_is_said_before_anything_is_sent() -> None:
     with serving() as server:
         pass
     with pytest.raises(InputError, match="nobody answers there"):
-        replaying.require_server(replaying.target(server.url, "p", allow_remote=False))
+        replaying.require_server(replaying.target(server.url, allow_remote=False))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from loadslice.spec import pipeline as pipelines
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp
 from loadslice.spec.replay import Replay
-from loadslice.workload import trace as traces
+from loadslice.workload import importing
 
 NEGATIVE = 3
 INTERRUPTED = 130
@@ -72,16 +72,18 @@ def command(
 ) -> int:
     """Send every request of TRACE to URL at its recorded time and measure from that time.
 
-    URL is a server (then --pipeline says which pipeline) or one endpoint to POST to.
+    URL is a server, or one endpoint to POST to. TRACE is a trace file, or a log in a format `loadslice trace import`
+    reads.
     """
     known = pipelines.load(pipeline) if pipeline is not None else None
     bodies = _inputs(pipeline, known, inputs, body, content_type)
-    where = replaying.target(url, known.pipeline if known else None, allow_remote=allow_remote)
-    recorded = traces.read(trace)
+    where = replaying.target(url, allow_remote=allow_remote)
+    recorded = importing.load(trace)
     stretch = payloads.checked_stretch(
         recorded.frame, bodies, str(trace), from_s=from_s, for_s=for_s, speed=speed, limit=limit, max_s=max_s
     )
     replaying.require_server(where)
+    where = replaying.endpoint(where, known.pipeline if known else None, tensors=bodies.are_tensors)
     say(f"sending {stretch.height} requests over {payloads.last_due_s(stretch):.1f} s to {where.url}")
     limits = loadgen.Limits(connections=connections, timeout_s=timeout_s)
     with click.progressbar(

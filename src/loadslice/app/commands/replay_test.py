@@ -56,7 +56,6 @@ def test_a_server_that_dies_gives_a_partial_result_and_code_3(
     [
         (["http://127.0.0.1:1/work"], "nothing to send"),
         (["http://127.0.0.1:1/work", "--body", "BODY"], "nobody answers there"),
-        (["http://127.0.0.1:1", "--body", "BODY"], "no path"),
         (["http://127.0.0.1:1/x", "--body", "nowhere"], "nowhere: cannot be read"),
         (["nonsense", "--body", "BODY"], "not like http"),
     ],

@@ -1,0 +1,47 @@
+"""`loadslice study`: the whole journey on one folder, ending in a report."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from loadslice.app.output import emit, json_option, say, seed_option
+
+NEGATIVE = 3
+FULL_S, QUICK_S = (30.0, 25.0), (9.0, 8.0)
+"""Seconds of profiling for all plans together, and of replay for each."""
+
+
+@click.command("study", epilog="Example: loadslice study examples/ocr --out out/study")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("out/study"),
+    show_default=True,
+    help="Folder for the report and every file behind it.",
+)
+@click.option("--quick", is_flag=True, help="A third of the time, wider intervals.")
+@click.option("--speed", type=click.FloatRange(1e-3, 1e3), default=None, help="Pace of the replay; default: chosen.")
+@seed_option
+@json_option
+def command(folder: Path, out: Path, quick: bool, speed: float | None, seed: int, as_json: bool) -> int:
+    """Portrait, profile, simulate, serve, replay and compare what is in DIR.
+
+    DIR holds pipeline.yaml (and pipeline.NAME.yaml for plans to compare with), a trace (traffic.parquet) and
+    budget.yaml. Writes report.html and report.json; the last line of the output is the report's path.
+    """
+    from loadslice.app import study_folder
+    from loadslice.app.study import study
+    from loadslice.app.study_findings import Options
+
+    found = study_folder.read(folder)
+    profile_s, replay_s = QUICK_S if quick else FULL_S
+    given = shlex.join(["loadslice", *sys.argv[1:]]) if sys.argv[1:2] == ["study"] else f"loadslice study {folder}"
+    report = study(found, out, Options(profile_s, replay_s, speed, seed, given))
+    page = out / "report.html"
+    say(f"\n{report.verdict.headline}\n{report.verdict.action}")
+    emit(report, as_json=as_json, text=lambda: [str(page)])
+    failed = any(step.state == "failed" for step in report.provenance.steps)
+    return NEGATIVE if failed or report.verdict.recommended is None else 0

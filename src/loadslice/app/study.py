@@ -1,0 +1,213 @@
+"""The whole journey on one folder: what the load looks like, what was predicted, what was measured, what to do."""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+
+from loadslice.app import study_plan
+from loadslice.app.output import keep
+from loadslice.app.study_findings import Findings, Options
+from loadslice.app.study_folder import Folder
+from loadslice.app.study_journey import Journey
+from loadslice.app.study_models import Models, inspect_models
+from loadslice.app.study_plan import Studied
+from loadslice.app.study_report import report_of
+from loadslice.backends import probe
+from loadslice.evaluate import pace, payloads
+from loadslice.evaluate.report.page import render
+from loadslice.sim import simulate
+from loadslice.spec.device import LocalMachine
+from loadslice.spec.files import stamp, write_bytes
+from loadslice.spec.portrait import Portrait
+from loadslice.spec.report import Report
+from loadslice.workload import importing
+from loadslice.workload import portrait as portraits
+
+
+def study(folder: Folder, out: Path, options: Options) -> Report:
+    """Run every step, and write what each of them found.
+
+    Args:
+        folder: What to study.
+        out: Gets ``report.html``, ``report.json`` and every intermediate file.
+        options: How.
+
+    Returns:
+        The report; steps that failed are in its provenance.
+
+    Raises:
+        InputError: The trace or the inputs cannot be used at all, or ``out`` cannot be written.
+        KeyboardInterrupt: Interrupted; servers are stopped, what was measured is kept.
+    """
+    write_bytes(out / "command.txt", f"{options.command}\n".encode())  # shows at once whether out can be written
+    trace = importing.load(folder.trace)
+    main = folder.plans[0]
+    assert main.pipeline.inputs is not None
+    inputs = payloads.from_function(main.pipeline.inputs, main.path.parent)
+    frame = payloads.name_inputs(trace.frame, inputs, str(folder.trace))
+    found = Findings(
+        folder,
+        options,
+        Journey(),
+        trace,
+        frame,
+        inputs,
+        [Studied(plan, out / "plans" / plan.name) for plan in folder.plans],
+    )
+    _look(found, out)
+    _measure_engines(found)
+    _inspect(found, out)
+    _check(found)
+    _forecast(found, out)
+    _measure_live(found)
+    report = report_of(found)
+    keep(report, out, "report.json")
+    write_bytes(out / "report.html", render(report).encode())
+    return report
+
+
+def _look(found: Findings, out: Path) -> None:
+    def portray() -> tuple[Portrait, str]:
+        portrait = _portrait(found, None)
+        rate = portrait.rate_per_s.mean
+        detail = f"{portrait.requests} requests over {portrait.span_s:.0f} s"
+        return portrait, f"{detail}, {rate:.2f}/s, {portrait.arrival.class_}" if rate is not None else detail
+
+    def look_at_machine() -> tuple[LocalMachine, str]:
+        machine = probe.local()
+        return machine, f"{machine.cpu}, {machine.cores_usable} processors"
+
+    found.portrait = found.journey.attempt("portrait", portray)
+    found.machine = found.journey.attempt("machine", look_at_machine)
+    keep(found.machine, out if found.machine else None, "machine.json")
+
+
+def _portrait(found: Findings, models: Models | None) -> Portrait:
+    made = stamp(
+        portraits.SCHEMA,
+        inputs={"trace": found.folder.trace, "budget": found.folder.budget_path},
+        tools=("polars", "numpy"),
+    )
+    context = portraits.Context(budget=found.folder.budget, model=models.dimension if models else None)
+    return portraits.portray(found.trace, found.folder.trace.name, made, context)
+
+
+def _measure_engines(found: Findings) -> None:
+    """Profile each plan as it will run, for what is busy beside a stage differs between plans."""
+    engines = sum(len(studied.plan.pipeline.engines) for studied in found.studied)
+    for studied in found.studied:
+        seconds = found.options.profile_s * len(studied.plan.pipeline.engines) / engines
+        name = f"profile {studied.plan.name}"
+        if found.journey.attempt(name, partial(study_plan.profile, studied, found.inputs, seconds)) is None:
+            studied.failed = found.journey.steps[-1].detail
+
+
+def _inspect(found: Findings, out: Path) -> None:
+    profiled = next((studied for studied in found.studied if studied.table is not None), None)
+    if profiled is None or profiled.table is None:
+        return
+    plan, table = profiled.plan, profiled.table
+
+    def look_at_models() -> tuple[Models, str]:
+        device = found.machine.device if found.machine else None
+        models = inspect_models(
+            plan.pipeline, plan.path.parent, found.inputs.samples, found.frame["input"], table, device
+        )
+        flops = models.dimension.flop_per_item if models.dimension else None
+        work = f", {flops / 1e9:.2f} GFLOP per request" if flops is not None else ""
+        return models, f"{len(models.reports)} models{work}"
+
+    found.models = found.journey.attempt("models", look_at_models)
+    if found.models is not None and found.portrait is not None:
+        # Now that the work of a request is known, the waterline can be said in FLOP/s.
+        found.portrait = _portrait(found, found.models)
+        keep([report.inspection for report in found.models.reports], out, "inspections.json")
+    keep(found.portrait, out if found.portrait else None, "portrait.json")
+
+
+def _check(found: Findings) -> None:
+    """Load the simulator's kernels while the first plan that can be served shows that it can."""
+    ready = [studied for studied in found.studied if studied.table is not None]
+    if not ready:
+        return
+    warming = threading.Thread(target=simulate.warm, name="warm", daemon=True)
+    warming.start()
+    try:
+        overhead = found.journey.attempt(
+            "check", partial(study_plan.lone_overhead, ready[0], found.inputs, warming.join)
+        )
+    finally:
+        warming.join()
+    if overhead is None:
+        return
+    for studied in ready:
+        assert studied.table is not None
+        studied.table = study_plan.with_overhead(studied.table, overhead)
+        keep(studied.table, studied.folder, "latency.json")
+
+
+def _forecast(found: Findings, out: Path) -> None:
+    ready = [studied for studied in found.studied if studied.table is not None]
+    if not ready:
+        return
+    options = found.options
+
+    def choose() -> tuple[pace.Pace, str]:
+        plans = {
+            studied.plan.title: (studied.plan.pipeline, studied.table) for studied in ready if studied.table is not None
+        }
+        chosen = pace.choose_pace(
+            found.frame, plans, cores=probe.usable_cores(), seed=options.seed, given=options.speed
+        )
+        found.window = pace.choose_window(found.frame, real_s=options.replay_s, speed=chosen.speed)
+        return chosen, f"speed {chosen.speed:.3g}, {found.window.requests} requests"
+
+    found.chosen = found.journey.attempt("pace", choose)
+    if found.chosen is None or found.window is None:
+        return
+    stretch = _stretch(found)
+    whole = simulate.at_speed(found.frame, found.chosen.speed)
+    kept = stretch.drop("row")
+    write_bytes(out / "stretch.parquet", _parquet(kept))
+    for studied in ready:
+        name = f"simulate {studied.plan.name}"
+        found.journey.attempt(name, partial(study_plan.forecast, studied, kept, whole, options.seed))
+
+
+def _stretch(found: Findings) -> pl.DataFrame:
+    assert found.chosen is not None
+    assert found.window is not None
+    return payloads.cut(
+        found.frame, from_s=found.window.from_s, for_s=found.window.for_s, speed=found.chosen.speed, limit=None
+    )
+
+
+def _parquet(frame: pl.DataFrame) -> bytes:
+    import io
+
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def _measure_live(found: Findings) -> None:
+    if found.chosen is None or found.window is None:
+        return
+    stretch = _stretch(found)
+    for studied in found.studied:
+        if studied.failed is not None:
+            continue
+        live: Callable[[], tuple[object, str]] = partial(
+            study_plan.run_live,
+            studied,
+            stretch,
+            found.inputs,
+            found.folder.trace,
+            found.chosen.speed,
+            found.window.from_s,
+        )
+        if found.journey.attempt(f"replay {studied.plan.name}", live) is None:
+            studied.failed = found.journey.steps[-1].detail

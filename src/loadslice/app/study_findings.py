@@ -1,0 +1,47 @@
+"""What a study was asked to do and what it found so far."""
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from loadslice.app.study_folder import Folder
+from loadslice.app.study_journey import Journey
+from loadslice.app.study_models import Models
+from loadslice.app.study_plan import Studied
+from loadslice.evaluate import pace, payloads
+from loadslice.spec.device import LocalMachine
+from loadslice.spec.portrait import Portrait
+from loadslice.workload.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How long and how fast."""
+
+    profile_s: float
+    """For all plans together."""
+    replay_s: float
+    """For each plan."""
+    speed: float | None
+    """``None``: chosen."""
+    seed: int
+    command: str
+
+
+@dataclass(slots=True)
+class Findings:
+    """Everything a study found out; absent where a step failed."""
+
+    folder: Folder
+    options: Options
+    journey: Journey
+    trace: Trace
+    frame: pl.DataFrame
+    """The whole trace, inputs named."""
+    inputs: payloads.Inputs
+    studied: list[Studied]
+    portrait: Portrait | None = None
+    machine: LocalMachine | None = None
+    models: Models | None = None
+    chosen: pace.Pace | None = None
+    window: pace.Window | None = None

@@ -1,0 +1,150 @@
+"""Turns what a study found into its report."""
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from loadslice.app.study_findings import Findings
+from loadslice.app.study_plan import Studied
+from loadslice.evaluate import assemble, compare
+from loadslice.evaluate.verdict import judge, verdict
+from loadslice.spec.budget import Slo
+from loadslice.spec.files import stamp
+from loadslice.spec.latency import Entry
+from loadslice.spec.pipeline import Engine
+from loadslice.spec.report import SCHEMA, PlanReport, Provenance, Report
+
+TOOLS = ("onnxruntime", "openvino", "numpy", "numba", "polars", "aiohttp", "opencv-python-headless")
+ONE_RUN = "Another day or a busier machine gives other numbers; the intervals show only the noise inside a run."
+LIMITS = (
+    "The load generator ran on the same processors as the server and took its share of them, equally for every plan.",
+    (
+        "The simulator knows service times as they were profiled, alone and with every slot busy. It does not know "
+        "caches, memory bandwidth shared in between, frequency changes or other programs."
+    ),
+    "Requests went over loopback: no network, no TLS, no client far away.",
+    (
+        "Energy is not measured here, and two runtimes on one processor are not two devices: a hybrid can win only "
+        "what their different speeds per stage give."
+    ),
+)
+
+
+def report_of(found: Findings) -> Report:
+    """The whole report."""
+    plans = [_plan(studied, found) for studied in found.studied]
+    files = {studied.plan.path.name: studied.plan.path for studied in found.studied}
+    files |= {found.folder.trace.name: found.folder.trace, found.folder.budget_path.name: found.folder.budget_path}
+    if found.inputs.source is not None:
+        files[found.inputs.source.name] = found.inputs.source
+    made = stamp(SCHEMA, inputs=files, seed=found.options.seed, tools=TOOLS)
+    main = next((studied.table for studied in found.studied if studied.table is not None), None)
+    entries = _all_entries(found.studied)
+    texts = {s.plan.title: assemble.texts_by_input(s.rows) for s in found.studied if s.rows is not None}
+    return Report(
+        stamp=made,
+        created_utc=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        pipeline=found.folder.plans[0].pipeline.pipeline,
+        budget=found.folder.budget,
+        verdict=verdict(plans, found.folder.budget.slo),
+        portrait=found.portrait,
+        rate_curve=assemble.rate_curve(found.frame, found.window),
+        sizes=assemble.histograms(found.frame, main),
+        machine=found.machine,
+        models=found.models.reports if found.models else [],
+        latency_table=entries,
+        latency_basis=", ".join(sorted({entry.basis for entry in entries})),
+        plans=plans,
+        agreements=assemble.agreements(texts, found.inputs.score),
+        provenance=_provenance(found, made.tools | {"loadslice": made.loadslice}, made.inputs),
+        limits=_limits(found, plans),
+    )
+
+
+def _plan(studied: Studied, found: Findings) -> PlanReport:
+    plan, prediction = studied.plan, studied.prediction
+    submitted = prediction.simulation.requests if prediction is not None else 0
+    report = PlanReport(
+        name=plan.name,
+        title=plan.title,
+        file=plan.path.name,
+        engines={name: _how(engine) for name, engine in plan.pipeline.engines.items()},
+        hybrid=plan.hybrid,
+        simulated=prediction.simulation if prediction else None,
+        simulated_whole=studied.whole,
+        measured=studied.replay,
+        predicted_quantiles_ms=compare.quantiles_ms(prediction.latencies_ms) if prediction else None,
+        stages=assemble.stages(
+            [stage.name for stage in plan.pipeline.stages], prediction, studied.journal, studied.rows
+        )
+        if prediction is not None or studied.journal is not None
+        else [],
+        cpu=studied.cpu,
+        accounts=assemble.accounts(
+            studied.replay.requests if studied.replay else submitted, prediction, studied.replay, studied.journal
+        ),
+        failed=studied.failed,
+    )
+    if studied.replay is None or studied.rows is None:
+        return report
+    report = msgspec.structs.replace(
+        report,
+        compared=assemble.compared(prediction, studied.replay, studied.rows, found.options.seed),
+        measured_quantiles_ms=compare.quantiles_ms(assemble.latencies_ms(studied.rows)),
+    )
+    return _judged(report, found.folder.budget.slo)
+
+
+def _judged(report: PlanReport, slo: Slo) -> PlanReport:
+    meets, too_close, misses = judge(report, slo)
+    return msgspec.structs.replace(report, meets_slo=meets, too_close=too_close, misses=misses)
+
+
+def _how(engine: Engine) -> str:
+    """How an engine is run, in a few words."""
+    if engine.backend == "python":
+        return f"Python, {engine.max_inflight} at a time"
+    threads = f"{engine.threads} thread{'s' if engine.threads > 1 else ''}"
+    return f"{engine.backend} {engine.precision}, {threads}, {engine.max_inflight} at a time"
+
+
+def _all_entries(studied: list[Studied]) -> list[Entry]:
+    """Times of the first plan, and of engines only later plans have."""
+    found: list[Entry] = []
+    for one in studied:
+        known = {entry.engine for entry in found}
+        found += [entry for entry in (one.table.entries if one.table else []) if entry.engine not in known]
+    return found
+
+
+def _provenance(found: Findings, versions: dict[str, str], inputs: dict[str, str]) -> Provenance:
+    return Provenance(
+        command=found.options.command,
+        steps=found.journey.steps,
+        speed=found.chosen.speed if found.chosen else found.options.speed or 1.0,
+        speed_why=found.chosen.why if found.chosen else "",
+        stretch_why=found.window.why if found.window else "Nothing was replayed.",
+        profile_s=found.options.profile_s,
+        replay_s=found.options.replay_s,
+        seed=found.options.seed,
+        inputs_sha256=inputs,
+        versions=versions,
+        load_before_1m=found.journey.load_before_1m,
+    )
+
+
+def _limits(found: Findings, plans: list[PlanReport]) -> list[str]:
+    """What a reader must not conclude."""
+    limits = [f"Each plan was measured once, for about {found.options.replay_s:.0f} s. {ONE_RUN}", *LIMITS]
+    if found.folder.budget.growth_per_year:
+        limits.append(
+            f"Growth of {found.folder.budget.growth_per_year:.0%} a year is in the budget and not in these runs; "
+            "try it with `loadslice simulate --speed`."
+        )
+    if found.chosen is not None and found.chosen.speed != 1.0:
+        limits.append(
+            f"Traffic was played at {found.chosen.speed:.3g} times its recorded pace: its shape is real, not its rate."
+        )
+    limits += [f"{plan.title}: {warning}" for plan in plans if plan.measured for warning in plan.measured.warnings]
+    notes = dict.fromkeys(warning for plan in plans if plan.simulated for warning in plan.simulated.warnings)
+    return [*limits, *(f"Simulation: {note}" for note in notes)]

@@ -1,0 +1,85 @@
+import numpy as np
+import polars as pl
+import pytest
+
+from loadslice.evaluate import compare
+from loadslice.spec.report import OUTSIDE
+
+
+def test_a_bootstrap_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+    # Exponential latencies: the true median is ln 2. 95 % of 200 intervals should hold it; allow four sigma.
+    draw = np.random.default_rng(5)
+    held = 0
+    for _ in range(200):
+        (interval,) = compare.bootstrap(draw.exponential(1.0, 200), [0.5], seed=1, resamples=300)
+        assert interval is not None
+        held += interval.low <= np.log(2) <= interval.high
+    assert held >= 175
+
+
+def test_neighbours_that_are_alike_widen_the_interval() -> None:
+    independent = np.random.default_rng(2).normal(100, 10, 400)
+    alike = np.repeat(independent[::8], 8)
+    narrow = compare.bootstrap(independent, [None], seed=3)[0]
+    wide = compare.bootstrap(alike, [None], seed=3)[0]
+    assert narrow is not None
+    assert wide is not None
+    assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
+
+
+def test_the_same_seed_gives_the_same_interval_and_few_values_give_none() -> None:
+    values = np.arange(50.0)
+    assert compare.bootstrap(values, [0.95], seed=1) == compare.bootstrap(values, [0.95], seed=1)
+    assert compare.bootstrap(values[:9], [0.95, None], seed=1) == [None, None]
+
+
+def test_no_error_in_a_hundred_requests_is_not_a_rate_of_zero() -> None:
+    interval = compare.wilson(0, 100)
+    assert interval is not None
+    assert interval.low == 0
+    assert interval.high == pytest.approx(0.037, abs=0.001)
+    assert compare.wilson(0, 0) is None
+
+
+def test_error_rate_counts_everything_that_did_not_complete() -> None:
+    assert compare.error_rate({"completed": 9, "shed": 1}) == pytest.approx(0.1)
+    assert compare.error_rate({"completed": 0}) is None
+
+
+def stage_rows(service_ms: list[float], copy_ns: int | None) -> pl.DataFrame:
+    count = len(service_ms)
+    return pl.DataFrame(
+        {
+            "stage": ["detect"] * count,
+            "engine": ["ov"] * count,
+            "enqueued_ns": [0] * count,
+            "dispatched_ns": [2_000_000] * count,
+            "done_ns": [2_000_000 + int(ms * 1e6) for ms in service_ms],
+            "copy_ns": pl.Series([copy_ns] * count, dtype=pl.Int64),
+            "compute_ns": pl.Series([copy_ns] * count, dtype=pl.Int64),
+        }
+    )
+
+
+def test_a_prediction_error_is_placed_at_its_stage() -> None:
+    detect, absent = compare.stages(
+        ["detect", "absent"], stage_rows([11.0, 11.0], None), stage_rows([10.0, 10.0], 500_000)
+    )
+    assert detect.service_error_pct == pytest.approx(10.0)
+    assert detect.predicted is not None
+    assert detect.measured is not None
+    assert detect.predicted.copy_ms_mean is None
+    assert detect.measured.copy_ms_mean == pytest.approx(0.5)
+    assert detect.measured.queue_ms_mean == pytest.approx(2.0)
+    assert absent.predicted is None
+    assert absent.measured is None
+
+
+def test_time_outside_the_core_is_what_the_client_waited_beyond_it() -> None:
+    journal = pl.DataFrame(
+        {"row": [7, 8], "outcome": ["completed", "shed"], "arrival_ns": [0, 0], "end_ns": [5_000_000, 1]}
+    )
+    found = compare.outside(None, journal, {7: 6.5, 9: 1.0})
+    assert found.stage == OUTSIDE
+    assert found.measured is not None
+    assert found.measured.service_ms_mean == pytest.approx(1.5)

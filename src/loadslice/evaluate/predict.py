@@ -1,0 +1,89 @@
+"""Predictions for a comparison: one run to show, and replicas that say how much of a figure is luck of the draw."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from loadslice.sim import journal as sim_journal
+from loadslice.sim import simulate
+from loadslice.spec.files import Stamp
+from loadslice.spec.latency import LatencyTable
+from loadslice.spec.pipeline import Pipeline
+from loadslice.spec.report import Interval
+from loadslice.spec.simulation import Simulation
+
+REPLICAS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the simulator says about one plan on one stretch."""
+
+    simulation: Simulation
+    """The run of the first seed."""
+    figures: dict[str, float]
+    """Figure -> mean over replicas; percentiles in ms, ``throughput`` per second, ``error rate`` as a share."""
+    intervals: dict[str, Interval]
+    """Figure -> middle 95 % of the replicas."""
+    latencies_ms: npt.NDArray[np.float64]
+    """Completed requests of all replicas together."""
+    requests: pl.DataFrame
+    """The first run's journal rows."""
+    stages: pl.DataFrame
+
+
+def predict(
+    stretch: pl.DataFrame,
+    pipeline: Pipeline,
+    latency: LatencyTable,
+    *,
+    seed: int,
+    replicas: int = REPLICAS,
+    made: Stamp | None = None,
+    journal: tuple[Path, str] | None = None,
+) -> Prediction:
+    """Simulate a stretch with seeds ``seed`` .. ``seed + replicas - 1``.
+
+    Args:
+        stretch: Requests to serve, inputs named.
+        pipeline: The plan.
+        latency: Its profile.
+        seed: First seed.
+        replicas: At least 1.
+        made: For the documents.
+        journal: Folder for the first run's journal, and the pipeline file's text.
+    """
+    prepared = simulate.prepare(stretch, pipeline, latency, seed=seed)
+    first = simulate.run(prepared, seed=seed, journal=True)
+    if journal is not None:
+        sim_journal.write(first, journal[0], journal[1], made)
+    runs = [first] + [simulate.run(prepared, seed=seed + number) for number in range(1, replicas)]
+    pooled = [simulate.latency_ms(run) for run in runs]
+    samples: dict[str, list[float]] = {}
+    for run in runs:
+        for name, value in _figures(simulate.summarise(run)).items():
+            samples.setdefault(name, []).append(value)
+    return Prediction(
+        simulation=simulate.summarise(first, stamp=made),
+        figures={name: float(np.mean(values)) for name, values in samples.items()},
+        intervals={
+            name: Interval(low=float(np.quantile(values, 0.025)), high=float(np.quantile(values, 0.975)))
+            for name, values in samples.items()
+        },
+        latencies_ms=np.concatenate(pooled),
+        requests=sim_journal.requests(first),
+        stages=sim_journal.stages(first),
+    )
+
+
+def _figures(simulation: Simulation) -> dict[str, float]:
+    times = simulation.latency_ms
+    known = {"p50": times.p50, "p95": times.p95, "p99": times.p99, "mean": times.mean}
+    total = sum(simulation.outcomes.values())
+    return {name: value for name, value in known.items() if value is not None} | {
+        "throughput": simulation.throughput_per_s,
+        "error rate": 1 - simulation.outcomes["completed"] / total,
+    }
