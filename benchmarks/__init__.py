@@ -1,4 +1,4 @@
-"""How fast things are: every module here named ``*_bench.py`` has ``run() -> dict``, and `python -m benchmarks` runs them.
+"""How fast things are: modules named ``*_bench.py`` that have ``run() -> dict``, and what runs them.
 
 Each repeat runs in a process of its own, so that peak memory and warm caches of one benchmark do not reach the next.
 """

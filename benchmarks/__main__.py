@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...]`: runs benchmarks and prints medians, with the machine and what else it was doing."""
+"""`python -m benchmarks [NAME ...]`: prints medians, with the machine and what else it was doing."""
 
 import sys
 from collections.abc import Iterable
