@@ -94,6 +94,13 @@ stages:
   - {name: double, model: double.onnx, engine: ort}
 """
 
+LOOKUP = """
+version: 1
+pipeline: lookup
+engines: {ort: {backend: onnxruntime}}
+stages: [{name: lookup, model: lookup.onnx, engine: ort}]
+"""
+
 
 def write_model(path: Path, operator: str, source: str, target: str) -> None:
     """A model [n, 4] -> [n, 4] of one operator."""
@@ -111,14 +118,28 @@ def write_model(path: Path, operator: str, source: str, target: str) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
 
 
+def write_lookup(path: Path) -> None:
+    """A model i [n] -> y [n] that fails where an index is outside its table of four."""
+    table = helper.make_tensor("table", TensorProto.FLOAT, [4], [10, 11, 12, 13])
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "i"], ["y"])],
+        "lookup",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])],
+        [table],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+
+
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with models, stages and pipelines."""
     folder = tmp_path_factory.mktemp("pipelines")
     write_model(folder / "double.onnx", "Add", "x", "y")
     write_model(folder / "negate.onnx", "Neg", "y", "z")
+    write_lookup(folder / "lookup.onnx")
     (folder / "stages.py").write_text(STAGES)
-    for name, text in (("tiny", TENSORS), ("text", TEXT), ("gated", GATED)):
+    for name, text in (("tiny", TENSORS), ("text", TEXT), ("gated", GATED), ("lookup", LOOKUP)):
         (folder / f"{name}.yaml").write_text(text)
     return folder
 

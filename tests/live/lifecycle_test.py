@@ -228,6 +228,30 @@ def test_a_hung_worker_makes_the_server_not_ready_but_alive(gated, folder, gate)
     asyncio.run(run())
 
 
+def test_a_runtime_that_fails_on_one_request_is_counted_and_serves_the_next(pipeline, folder) -> None:
+    async def run() -> None:
+        async with serving(pipeline("lookup"), folder) as (server, client):
+
+            async def look_up(index: int) -> tuple[int, dict]:
+                body = {"inputs": [{"name": "i", "datatype": "INT64", "shape": [1], "data": [index]}]}
+                async with client.post("/v2/models/lookup/infer", json=body) as reply:
+                    return reply.status, await reply.json()
+
+            assert await look_up(99) == (502, {"error": "the engine failed on this request"})
+            status, document = await look_up(3)
+            assert (status, document["outputs"][0]["data"]) == (200, [13])
+            assert server.outcomes[Outcome.FAILED] == 1
+            async with client.get("/metrics") as reply:
+                (line,) = [
+                    line
+                    for line in (await reply.text()).splitlines()
+                    if line.startswith("loadslice_engine_failures_total")
+                ]
+            assert float(line.split()[-1]) >= 1
+
+    asyncio.run(run())
+
+
 def test_a_request_that_no_engine_takes_is_said_to_be_ineligible(pipeline, folder) -> None:
     tiny = pipeline("tiny")
     first = msgspec.structs.replace(tiny.stages[0], accept={"ort": Accept(max_items=2)})

@@ -112,9 +112,8 @@ class Front:
         return methods[method]
 
     def _unknown(self, path: str) -> str:
-        for prefix in ("/v2/models/", "/v1/pipelines/"):
-            if path.startswith(prefix):
-                return f"no such model or version here; there is '{self._pipeline.pipeline}'"
+        if path.startswith(("/v2/models/", "/v1/pipelines/")):
+            return f"no such model or version here; there is '{self._pipeline.pipeline}'"
         return "no such path"
 
     def _loaded(self) -> Service:
