@@ -1,6 +1,7 @@
 """What the text says about the code is true: commands, options, examples, tables, names."""
 
 import ast
+import importlib
 import importlib.util
 import re
 import shlex
@@ -172,6 +173,19 @@ def test_source_files_named_in_the_text_exist() -> None:
         if not any((folder / name).is_file() for folder in (REPOSITORY, REPOSITORY / "src/loadslice"))
     ]
     assert not missing
+
+
+def test_python_in_the_text_compiles_and_imports_what_exists() -> None:
+    blocks = [
+        (path, code) for path in TEXTS for kind, code in FENCE.findall(path.read_text("utf-8")) if kind == "python"
+    ]
+    assert blocks
+    for path, code in blocks:
+        for node in ast.walk(ast.parse(code, path.name)):
+            if isinstance(node, ast.ImportFrom):
+                assert node.module is not None
+                module = importlib.import_module(node.module)
+                assert all(hasattr(module, name.name) for name in node.names), ast.unparse(node)
 
 
 def section(title: str) -> dict[str, str]:
