@@ -90,7 +90,7 @@ def verdict(plans: list[PlanReport], slo: Slo) -> Verdict:
         sentences.append(
             f"A limit lies inside the measurement's own noise for {best.title}: measure longer before relying on it."
         )
-        rules.append(Rule(code="too_close", text="A limit lies inside the 95 % interval.", evidence=_evidence([best])))
+        rules.append(Rule(code="too_close", text="A limit lies inside the 95% interval.", evidence=_evidence([best])))
     return Verdict(
         headline=headline,
         action=action,
@@ -132,7 +132,7 @@ def _cheapest(kept: list[PlanReport]) -> tuple[PlanReport, Rule]:
     listed = ", ".join(f"{plan.title} {costs[plan.name]:.0f} ms" for plan in kept)
     return best, Rule(
         code="cheapest",
-        text=f"Least processor time per request among plans that keep the promise; differences below {NOISE_PCT:g} % "
+        text=f"Least processor time per request among plans that keep the promise; differences below {NOISE_PCT:g}% "
         "are noise, then one engine goes before two.",
         evidence=listed,
     )
@@ -218,14 +218,18 @@ def _prediction(plans: list[PlanReport], rules: list[Rule]) -> str:
     rules.append(
         Rule(
             code="prediction_held" if worst <= PREDICTION_GOAL_PCT else "prediction_off",
-            text=f"P50 and P95 predicted within {PREDICTION_GOAL_PCT:g} %: {inside} of {len(errors)}.",
-            evidence=f"worst: {name.upper()} of {title}, {signed:+.1f} %",
+            text=f"P50 and P95 predicted within {PREDICTION_GOAL_PCT:g}%: {inside} of {len(errors)}.",
+            evidence=f"worst: {name.upper()} of {title}, {_signed(signed)}",
         )
     )
     return (
-        f"The simulator predicted {inside} of {len(errors)} P50 and P95 figures within {PREDICTION_GOAL_PCT:g} %; "
-        f"the worst is {name.upper()} of {title}, {signed:+.1f} %."
+        f"The simulator predicted {inside} of {len(errors)} P50 and P95 figures within {PREDICTION_GOAL_PCT:g}%; "
+        f"the worst is {name.upper()} of {title}, {_signed(signed)}."
     )
+
+
+def _signed(percent: float) -> str:
+    return f"{percent:+.1f}%".replace("-", "\N{MINUS SIGN}")
 
 
 def _evidence(plans: list[PlanReport]) -> str:
