@@ -1,9 +1,9 @@
 """When a batch is closed and who is in it.
 
 A lane is ready when its rows fill a batch, or its oldest has waited ``min(window, slack)``, where slack is what its
-expiry leaves after the expected service. Lanes are asked highest class first, the oldest head first inside a class; a
-lane that still waits for company does not hold up a lower class. A batch is filled from its lane highest class first
-and in order, and stops at the first that does not fit: nobody overtakes.
+expiry leaves after the expected service. Classes are asked highest first, but for one that is owed its floor, and
+inside a class the oldest head first; a lane that still waits for company does not hold up a lower class. A batch is
+filled from its lane highest class first and in order, and stops at the first that does not fit: nobody overtakes.
 """
 
 from loadslice.policy import columns as c
@@ -40,23 +40,43 @@ def ready_ns(tables: Tables, state: State, engine: int, lane: int) -> int:
 
 
 @kernel
-def choose_lane(now_ns: int, tables: Tables, state: State, engine: int) -> int:
-    """The lane to dispatch now; -1 when every lane is empty or waits for company."""
+def ready_lane(now_ns: int, tables: Tables, state: State, engine: int, priority: int) -> int:
+    """The lane of a class to dispatch now, its oldest head first; -1 when all are empty or wait for company."""
+    best = -1
+    oldest = c.FOREVER
+    for lane in range(state.lanes.shape[2]):
+        head = state.lanes[engine, priority, lane, c.L_HEAD]
+        if head < 0 or state.requests[head, c.R_SEQUENCE] >= oldest:
+            continue
+        if ready_ns(tables, state, engine, lane) <= now_ns:
+            best = lane
+            oldest = state.requests[head, c.R_SEQUENCE]
+    return best
+
+
+@kernel
+def choose_class(now_ns: int, tables: Tables, state: State, engine: int) -> int:
+    """The class whose turn it is: one that is owed its floor, else the highest that can be dispatched; -1: none can.
+
+    Error diffusion again: each dispatch that a class waits through adds its floor to its credit, a whole credit is a
+    turn. Of n dispatches while it waits it gets at least floor * n - 1.
+    """
+    chosen = -1
+    for priority in range(c.CLASSES - 1, -1, -1):
+        if ready_lane(now_ns, tables, state, engine, priority) >= 0:
+            chosen = priority
+    if chosen < 0 or tables.run[c.W_HAS_FLOORS] == 0:
+        return chosen
+    credit = state.floors[engine]
     for priority in range(c.CLASSES):
-        best = -1
-        oldest = c.FOREVER
-        for lane in range(state.lanes.shape[2]):
-            head = state.lanes[engine, priority, lane, c.L_HEAD]
-            if (
-                head >= 0
-                and state.requests[head, c.R_SEQUENCE] < oldest
-                and ready_ns(tables, state, engine, lane) <= now_ns
-            ):
-                best = lane
-                oldest = state.requests[head, c.R_SEQUENCE]
-        if best >= 0:
-            return best
-    return -1
+        if ready_lane(now_ns, tables, state, engine, priority) < 0:
+            credit[priority] = 0
+            continue
+        credit[priority] += tables.run[c.W_FLOOR_PPM + priority]
+        if credit[priority] >= c.PPM and (credit[chosen] < c.PPM or credit[priority] > credit[chosen]):
+            chosen = priority
+    credit[chosen] = max(0, credit[chosen] - c.PPM)
+    return chosen
 
 
 @kernel
@@ -69,8 +89,17 @@ def free_slot(tables: Tables, state: State, engine: int) -> int:
 
 
 @kernel
-def close_batch(now_ns: int, tables: Tables, state: State, engine: int, lane: int) -> None:
-    """Fill a free slot from a lane and say DISPATCH; the hopeless among its heads are shed instead."""
+def close_batch(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn: int) -> None:
+    """Fill a free slot from a lane and say DISPATCH; what can no longer meet its deadline is dropped instead.
+
+    Args:
+        now_ns: Time since the run began.
+        tables: What never changes.
+        state: Changed.
+        engine: Has a free slot.
+        lane: Has requests.
+        turn: Class whose head comes first; the rest is filled highest class first.
+    """
     stage = stage_of_lane(tables, lane)
     bucket = lane - tables.stages[stage, c.S_FIRST_LANE]
     size = tables.pairs[stage, engine, c.P_BATCH_SIZE]
@@ -80,8 +109,9 @@ def close_batch(now_ns: int, tables: Tables, state: State, engine: int, lane: in
     rows = 0
     expiry = c.FOREVER
     full = False
-    for priority in range(c.CLASSES):
-        while not full and state.lanes[engine, priority, lane, c.L_HEAD] >= 0:
+    for step in range(-1, c.CLASSES):
+        priority = turn if step < 0 else step
+        while not full and (step >= 0 or count == 0) and state.lanes[engine, priority, lane, c.L_HEAD] >= 0:
             request = state.lanes[engine, priority, lane, c.L_HEAD]
             row = state.requests[request]
             if count > 0 and (rows + row[c.R_ITEMS] > size or count == state.members.shape[1]):
@@ -91,7 +121,6 @@ def close_batch(now_ns: int, tables: Tables, state: State, engine: int, lane: in
             if row[c.R_DEADLINE_NS] < c.FOREVER and dropped(now_ns, tables, state, request, engine, 0):
                 continue
             row[c.R_STATUS] = c.RUNNING
-            row[c.R_SLOT] = slot
             member = state.members[slot, count]
             member[c.M_REQUEST] = request
             member[c.M_EPOCH] = row[c.R_EPOCH]
@@ -123,10 +152,10 @@ def start_all(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     counts = state.engines[engine]
     width = tables.engines[engine, c.E_MAX_INFLIGHT]
     while counts[c.N_UP] == 1 and counts[c.N_QUEUED] > 0 and counts[c.N_INFLIGHT] < width:
-        lane = choose_lane(now_ns, tables, state, engine)
-        if lane < 0:
+        turn = choose_class(now_ns, tables, state, engine)
+        if turn < 0:
             break
-        close_batch(now_ns, tables, state, engine, lane)
+        close_batch(now_ns, tables, state, engine, ready_lane(now_ns, tables, state, engine, turn), turn)
     wake(now_ns, tables, state, engine)
 
 
@@ -136,7 +165,7 @@ def wake(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     counts = state.engines[engine]
     if counts[c.N_QUEUED] == 0:
         counts[c.N_QUEUE_EXPIRY_NS] = c.FOREVER
-    at = counts[c.N_QUEUE_EXPIRY_NS]
+    at = min(counts[c.N_QUEUE_EXPIRY_NS], counts[c.N_BREAKER_NS])
     first = tables.engines[engine, c.E_FIRST_SLOT]
     width = tables.engines[engine, c.E_MAX_INFLIGHT]
     for slot in range(first, first + width):

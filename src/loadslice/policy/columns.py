@@ -15,6 +15,10 @@ CLASSES = 4
 # Engine settings (tables.engines)
 E_MAX_INFLIGHT, E_QUEUE_LIMIT, E_OVERFLOW_AT, E_WAIT_LIMIT_NS, E_FIRST_SLOT, ENGINE_SETTINGS = range(6)
 
+# Run settings (tables.run); the floor of class k stands at W_FLOOR_PPM + k
+W_RETRY_PPM, W_RETRY_PER_S_PPM, W_RETRY_RESERVE_PPM, W_ATTEMPTS, W_HAS_FLOORS, W_FLOOR_PPM = range(6)
+RUN_SETTINGS = W_FLOOR_PPM + CLASSES
+
 # Stage settings (tables.stages)
 S_TIMEOUT_NS, S_PREFER, S_FAILOVER_TO, S_SHARE_PPM, S_FAILOVER_CLASSES, S_FIRST_LANE, S_LANES, STAGE_SETTINGS = range(8)
 PREFER_STATIC, PREFER_FASTEST, PREFER_RULES = range(3)
@@ -37,6 +41,43 @@ P_BATCH_SIZE, P_WINDOW_NS, P_MAX_ITEMS, P_PRECISION, PAIR_SETTINGS = range(5)
 ) = range(10)
 ANY = -1
 
+# Breaker settings of a stage (tables.breakers), the same for each of its engines
+(
+    K_WINDOW,
+    K_MIN_CALLS,
+    K_FAILURE_PPM,
+    K_SLOW_NS,
+    K_SLOW_PPM,
+    K_OPEN_NS,
+    K_OPEN_NS_MAX,
+    K_PERMITS,
+    K_HALF_OPEN_NS,
+    BREAKER_SETTINGS,
+) = range(10)
+
+# Breakers (state.breakers): one per stage and engine
+(
+    X_STATE,
+    X_EPOCH,
+    X_UNTIL_NS,
+    X_LEVEL,
+    X_CHANGED_NS,
+    X_PERMITS,
+    X_PROBES,
+    X_PROBED,
+    X_PROBES_BAD,
+    X_CALLS,
+    X_FAILURES,
+    X_SLOW,
+    X_POSITION,
+    X_TRANSITIONS,
+    X_WITHHELD,
+    BREAKER_COLUMNS,
+) = range(16)
+CLOSED, OPEN, HALF_OPEN = range(3)
+WELL, FAILED_CALL, SLOW_CALL = 0, 1, 2
+"""What a breaker remembers of a call; a call can be both failed and slow (3)."""
+
 # Requests (state.requests)
 (
     R_STATUS,
@@ -58,10 +99,11 @@ ANY = -1
     R_SEQUENCE,
     R_NEXT,
     R_PREVIOUS,
-    R_MOVED,
-    R_SLOT,
+    R_ATTEMPTS,
+    R_BREAKER_EPOCH,
+    R_PROBE,
     REQUEST_COLUMNS,
-) = range(22)
+) = range(23)
 FREE, QUEUED, RUNNING = range(3)
 
 # Lanes (state.lanes): one FIFO per engine, class and (stage, bucket)
@@ -81,8 +123,9 @@ L_HEAD, L_TAIL, L_COUNT, LANE_COLUMNS = range(4)
     N_DISPATCHED,
     N_FAILOVER_IN,
     N_BUSY_NS,
+    N_BREAKER_NS,
     ENGINE_COLUMNS,
-) = range(13)
+) = range(14)
 
 # Batch slots (state.batches): max_inflight per engine
 (
@@ -106,7 +149,21 @@ M_REQUEST, M_EPOCH, M_TAG, MEMBER_COLUMNS = range(4)
 G_OVERFLOWS, G_SENT, G_CREDIT_PPM, STAGE_COLUMNS = range(4)
 
 # Run-wide counters (state.counters); outcomes are counted at C_OUTCOMES + Outcome
-C_NOW_NS, C_SEQUENCE, C_FREE_HEAD, C_IN_SYSTEM, C_SUBMITTED, C_DRAINING, C_EFFECTS, C_DIRTY, C_OUTCOMES = range(9)
+(
+    C_NOW_NS,
+    C_SEQUENCE,
+    C_FREE_HEAD,
+    C_IN_SYSTEM,
+    C_SUBMITTED,
+    C_DRAINING,
+    C_EFFECTS,
+    C_DIRTY,
+    C_BUDGET_PPM,
+    C_BUDGET_NS,
+    C_RETRIES,
+    C_RETRIES_DENIED,
+    C_OUTCOMES,
+) = range(13)
 COUNTERS = C_OUTCOMES + 7
 
 # Effects (state.effects): what the shell must now do, in order

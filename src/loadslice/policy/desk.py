@@ -7,10 +7,12 @@ the effects of the event before included.
 
 from loadslice.policy import columns as c
 from loadslice.policy.batching import start_all
-from loadslice.policy.ends import finish, mark_dirty, say
+from loadslice.policy.breaker import on_time, record
+from loadslice.policy.ends import finish, leave, mark_dirty, say
 from loadslice.policy.kernel import kernel
 from loadslice.policy.queues import unlink
-from loadslice.policy.routing import FAILED, HINT_FLOOR_NS, REJECTED, move, no_engine_reason, place, preferred
+from loadslice.policy.retries import deposit
+from loadslice.policy.routing import FAILED, HINT_FLOOR_NS, REJECTED, place, start_clock, try_again
 from loadslice.policy.tables import Int64s, State, Tables
 from loadslice.spec.outcome import Outcome, Reason
 
@@ -100,8 +102,12 @@ def on_arrival(
     row[c.R_ARRIVED_NS] = now_ns
     row[c.R_DEADLINE_NS] = deadline_ns
     row[c.R_ENGINE] = -1
+    row[c.R_ATTEMPTS] = 1
+    row[c.R_PROBE] = 0
+    deposit(tables, state)
     epoch = row[c.R_EPOCH]
-    place(now_ns, tables, state, request)
+    start_clock(now_ns, tables, state, request)
+    place(now_ns, tables, state, request, 0)
     close(now_ns, tables, state)
     return int(request) if row[c.R_EPOCH] == epoch else c.REFUSED
 
@@ -160,6 +166,7 @@ def on_batch_done(now_ns: int, tables: Tables, state: State, slot: int, epoch: i
         return c.REFUSED
     begin(now_ns, state)
     release(now_ns, tables, state, slot)
+    record_members(now_ns, tables, state, slot, c.WELL)
     last = state.batches[slot, c.B_STAGE] + 1 == tables.stages.shape[0]
     for index in range(state.batches[slot, c.B_COUNT]):
         request = state.members[slot, index, c.M_REQUEST]
@@ -174,14 +181,48 @@ def on_batch_done(now_ns: int, tables: Tables, state: State, slot: int, epoch: i
             row[c.R_STAGE] += 1
             row[c.R_ITEMS] = results[index, 0]
             row[c.R_BUCKET] = results[index, 1]
-            place(now_ns, tables, state, request)
+            start_clock(now_ns, tables, state, request)
+            place(now_ns, tables, state, request, 1)
     close(now_ns, tables, state)
     return 0
 
 
 @kernel
+def record_members(now_ns: int, tables: Tables, state: State, slot: int, call: int) -> None:
+    """Tell the breaker about every member that is still in a batch; move what waits if that opened it."""
+    batch = state.batches[slot]
+    stage = batch[c.B_STAGE]
+    engine = batch[c.B_ENGINE]
+    if tables.breakers[stage, c.K_WINDOW] == 0:
+        return
+    if now_ns - batch[c.B_STARTED_NS] > tables.breakers[stage, c.K_SLOW_NS]:
+        call |= c.SLOW_CALL
+    for index in range(batch[c.B_COUNT]):
+        request = state.members[slot, index, c.M_REQUEST]
+        if state.requests[request, c.R_EPOCH] == state.members[slot, index, c.M_EPOCH]:
+            record(now_ns, tables, state, request, call)
+    if state.breakers[stage, engine, c.X_STATE] == c.OPEN:
+        evacuate(now_ns, tables, state, stage, engine)
+
+
+@kernel
+def evacuate(now_ns: int, tables: Tables, state: State, stage: int, engine: int) -> None:
+    """Place anew what waits for a stage on an engine that no longer serves it, highest class first."""
+    first = tables.stages[stage, c.S_FIRST_LANE]
+    for priority in range(c.CLASSES):
+        for lane in range(first, first + tables.stages[stage, c.S_LANES]):
+            request = state.lanes[engine, priority, lane, c.L_HEAD]
+            while request >= 0:
+                after = state.requests[request, c.R_NEXT]
+                unlink(tables, state, request)
+                leave(state, request)
+                place(now_ns, tables, state, request, 1)
+                request = after
+
+
+@kernel
 def on_batch_failed(now_ns: int, tables: Tables, state: State, slot: int, epoch: int) -> int:
-    """A batch has failed on its engine; its members fail over once, where the stage says so, or fail.
+    """A batch has failed on its engine; its members are tried again within the retry budget, or fail.
 
     Returns:
         0, or REFUSED for a batch that no longer runs.
@@ -190,6 +231,7 @@ def on_batch_failed(now_ns: int, tables: Tables, state: State, slot: int, epoch:
         return c.REFUSED
     begin(now_ns, state)
     release(now_ns, tables, state, slot)
+    record_members(now_ns, tables, state, slot, c.FAILED_CALL)
     fail_members(now_ns, tables, state, slot)
     close(now_ns, tables, state)
     return 0
@@ -197,11 +239,11 @@ def on_batch_failed(now_ns: int, tables: Tables, state: State, slot: int, epoch:
 
 @kernel
 def fail_members(now_ns: int, tables: Tables, state: State, slot: int) -> None:
-    """Move or fail every member of a batch that is still in it."""
+    """Try every member again that is still in a batch, or fail it."""
     for index in range(state.batches[slot, c.B_COUNT]):
         request = state.members[slot, index, c.M_REQUEST]
-        if state.requests[request, c.R_EPOCH] == state.members[slot, index, c.M_EPOCH] and not move(
-            now_ns, tables, state, request
+        if state.requests[request, c.R_EPOCH] == state.members[slot, index, c.M_EPOCH] and not try_again(
+            now_ns, tables, state, request, 1
         ):
             finish(state, request, FAILED, ENGINE_FAILED, 0)
 
@@ -237,11 +279,11 @@ def on_cancel(now_ns: int, tables: Tables, state: State, request: int, tag: int)
 
 @kernel
 def expire(now_ns: int, tables: Tables, state: State, request: int) -> None:
-    """End a request whose time is up, or fail it over when it was its stage's time and not its own."""
+    """End a request whose time is up, or try it elsewhere when it was its stage's time and not its own."""
     row = state.requests[request]
     if row[c.R_DEADLINE_NS] <= now_ns:
         finish(state, request, EXPIRED, DEADLINE, 0)
-    elif not move(now_ns, tables, state, request):
+    elif not try_again(now_ns, tables, state, request, 0):
         finish(state, request, EXPIRED, STAGE_TIMEOUT, 0)
 
 
@@ -279,10 +321,14 @@ def sweep_batches(now_ns: int, tables: Tables, state: State, engine: int) -> Non
             if row[c.R_EPOCH] != state.members[slot, index, c.M_EPOCH]:
                 continue
             if row[c.R_EXPIRY_NS] <= now_ns:
+                # The call was under way and took too long: the breaker hears of it now, not when it ends.
+                record(now_ns, tables, state, request, c.FAILED_CALL)
                 expire(now_ns, tables, state, request)
             else:
                 following = min(following, row[c.R_EXPIRY_NS])
         batch[c.B_EXPIRY_NS] = following
+        if state.breakers[batch[c.B_STAGE], engine, c.X_STATE] == c.OPEN:
+            evacuate(now_ns, tables, state, batch[c.B_STAGE], engine)
 
 
 @kernel
@@ -294,6 +340,14 @@ def on_timer(now_ns: int, tables: Tables, state: State) -> int:
             if state.engines[engine, c.N_QUEUE_EXPIRY_NS] <= now_ns:
                 sweep_queue(now_ns, tables, state, engine)
             sweep_batches(now_ns, tables, state, engine)
+            if state.engines[engine, c.N_BREAKER_NS] <= now_ns:
+                on_time(now_ns, tables, state, engine)
+                for stage in range(tables.stages.shape[0]):
+                    if state.breakers[stage, engine, c.X_STATE] == c.OPEN:
+                        evacuate(now_ns, tables, state, stage, engine)
+                for stage in range(tables.stages.shape[0]):
+                    if state.breakers[stage, engine, c.X_STATE] == c.OPEN:
+                        evacuate(now_ns, tables, state, stage, engine)
             mark_dirty(state, engine)
     close(now_ns, tables, state)
     return 0
@@ -326,28 +380,10 @@ def on_engine_down(now_ns: int, tables: Tables, state: State, engine: int) -> in
             # A result that still comes from the lost engine is of an old epoch.
             state.batches[slot, c.B_EPOCH] += 1
             fail_members(now_ns, tables, state, slot)
-    for priority in range(c.CLASSES):
-        for lane in range(state.lanes.shape[2]):
-            request = state.lanes[engine, priority, lane, c.L_HEAD]
-            while request >= 0:
-                after = state.requests[request, c.R_NEXT]
-                unlink(tables, state, request)
-                rehome(now_ns, tables, state, request)
-                request = after
+    for stage in range(tables.stages.shape[0]):
+        evacuate(now_ns, tables, state, stage, engine)
     close(now_ns, tables, state)
     return 0
-
-
-@kernel
-def rehome(now_ns: int, tables: Tables, state: State, request: int) -> None:
-    """Place a waiting request anew after its engine went down; its epoch and its clock stay."""
-    from_expiry = state.requests[request, c.R_EXPIRY_NS]
-    engine = preferred(now_ns, tables, state, request)
-    if engine < 0:
-        finish(state, request, FAILED, no_engine_reason(tables, state, request), 0)
-        return
-    place(now_ns, tables, state, request)
-    state.requests[request, c.R_EXPIRY_NS] = min(from_expiry, state.requests[request, c.R_EXPIRY_NS])
 
 
 @kernel

@@ -1,5 +1,6 @@
 """What the desk promises, one claim per test. Time is a number; nothing sleeps."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -8,7 +9,20 @@ from loadslice.policy import desk, invariants
 from loadslice.policy.tables import State, Tables, fresh, lower
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
 from loadslice.spec.outcome import Outcome, Reason
-from loadslice.spec.pipeline import Accept, Batch, Engine, Failover, Pipeline, Queue, Rule, Stage, When, check
+from loadslice.spec.pipeline import (
+    Accept,
+    Batch,
+    ClassLimits,
+    Engine,
+    Failover,
+    Pipeline,
+    Queue,
+    Retry,
+    Rule,
+    Stage,
+    When,
+    check,
+)
 
 MS = 1_000_000
 
@@ -60,6 +74,11 @@ class Desk:
         results = np.full((self.state.members.shape[1], 2), (items, bucket), np.int64)
         epoch = int(self.state.batches[slot, c.B_EPOCH])
         assert desk.on_batch_done(self.now_ns, self.tables, self.state, slot, epoch, results) == 0
+        return self.effects()
+
+    def failed(self, slot: int) -> list[tuple[int, ...]]:
+        epoch = int(self.state.batches[slot, c.B_EPOCH])
+        assert desk.on_batch_failed(self.now_ns, self.tables, self.state, slot, epoch) == 0
         return self.effects()
 
     def timer(self, now_ns: int) -> list[tuple[int, ...]]:
@@ -345,11 +364,59 @@ def test_a_lost_engine_moves_what_waits_and_fails_over_what_runs() -> None:
     assert placements(run.arrive())[0][1] == 0
 
 
-def test_without_a_backup_a_failed_batch_fails_its_members() -> None:
+def test_without_another_engine_a_failed_batch_is_repeated_where_it_failed_and_then_fails() -> None:
     run = Desk(one_stage({"a": TWIN}))
     run.arrive()
-    assert desk.on_batch_failed(0, run.tables, run.state, 0, 1) == 0
-    assert outcomes(run.effects()) == [(0, Outcome.FAILED, Reason.ENGINE_FAILED)]
+    assert placements(run.failed(0)) == [(0, 0, Reason.RETRY)]
+    assert outcomes(run.failed(0)) == [(0, Outcome.FAILED, Reason.ENGINE_FAILED)]
+
+
+def test_a_failed_batch_is_repeated_on_another_engine_first() -> None:
+    run = Desk(one_stage({"a": TWIN, "b": TWIN}))
+    run.arrive()
+    assert placements(run.failed(0)) == [(0, 1, Reason.FAILOVER)]
+
+
+def test_extra_attempts_never_exceed_the_budget() -> None:
+    plan = one_stage({"a": Engine(backend="twin", queue=Queue(limit=60))})
+    plan = msgspec.structs.replace(plan, retry=Retry(budget=0.1, attempts=9, per_s=0, reserve=3))
+    run = Desk(plan)
+    retries = 0
+    for arrivals in range(1, 200):
+        run.arrive()
+        while run.state.batches[0, c.B_BUSY]:
+            retries += bool(placements(run.failed(0)))
+        assert retries <= 0.1 * arrivals + 3
+    assert retries == 22
+    assert run.state.counters[c.C_RETRIES] == retries
+    assert run.state.counters[c.C_RETRIES_DENIED] == 199
+
+
+def test_a_request_has_no_more_attempts_than_its_cap() -> None:
+    plan = msgspec.structs.replace(one_stage({"a": TWIN, "b": TWIN}), retry=Retry(attempts=3, reserve=50))
+    run = Desk(plan)
+    run.arrive()
+    engines = []
+    while run.state.counters[c.C_IN_SYSTEM]:
+        slot = int(np.flatnonzero(run.state.batches[:, c.B_BUSY])[0])
+        engines.append(slot)
+        run.failed(slot)
+    assert engines == [0, 1, 0]
+
+
+def test_a_class_gets_its_floor_while_it_waits_and_not_more() -> None:
+    plan = one_stage({"a": Engine(backend="twin", queue=Queue(limit=1000))})
+    plan = msgspec.structs.replace(plan, max_requests=600, classes={"sheddable": ClassLimits(floor=0.1)})
+    run = Desk(plan)
+    for _ in range(300):
+        run.arrive(0)
+    for _ in range(100):
+        run.arrive(3)
+    low = 0
+    for dispatched in range(1, 200):
+        run.done(0)
+        low += run.members(0)[0] >= 300
+        assert 0.1 * dispatched - 1 <= low <= 0.1 * dispatched + 1
 
 
 def test_a_member_whose_input_a_stage_refuses_fails_alone() -> None:

@@ -20,11 +20,24 @@ def say(state: State, kind: int, tag: int, a: int, b: int, detail: int, d: int) 
 
 
 @kernel
+def leave(state: State, request: int) -> None:
+    """A request leaves its engine without a verdict: its permit, if it holds one, comes back."""
+    row = state.requests[request]
+    if row[c.R_PROBE] == 1:
+        breaker = state.breakers[row[c.R_STAGE], row[c.R_ENGINE]]
+        if breaker[c.X_EPOCH] == row[c.R_BREAKER_EPOCH]:
+            breaker[c.X_PROBES] -= 1
+        row[c.R_PROBE] = 0
+
+
+@kernel
 def finish(state: State, request: int, outcome: int, reason: int, hint_ns: int) -> None:
     """End a request that stands in no queue any more.
 
-    Its epoch moves on, so that whatever still arrives for it (a late result, a second cancel) is refused.
+    A permit it holds comes back. Its epoch moves on, so that whatever still arrives for it (a late result, a second
+    cancel) is refused.
     """
+    leave(state, request)
     row = state.requests[request]
     say(state, c.OUTCOME, row[c.R_TAG], outcome, reason, hint_ns, row[c.R_STAGE])
     row[c.R_STATUS] = c.FREE

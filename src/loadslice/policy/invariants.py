@@ -26,6 +26,8 @@ def check(tables: Tables, state: State) -> None:
         seen |= _check_queues(tables, state, engine)
     assert seen == queued, "accounting: each queued request stands in exactly one queue"
     _check_batches(tables, state, running)
+    _check_breakers(tables, state, queued | running)
+    assert 0 <= counters[c.C_BUDGET_PPM] <= tables.run[c.W_RETRY_RESERVE_PPM], "bounds: retry budget"
     for stage, counts in enumerate(state.stages):
         exact = int(counts[c.G_OVERFLOWS]) * int(tables.stages[stage, c.S_SHARE_PPM])
         assert abs(int(counts[c.G_SENT]) * c.PPM - exact) < c.PPM, "bounds: |sent - share * overflows| < 1"
@@ -94,6 +96,29 @@ def _check_batches(tables: Tables, state: State, running: set[int]) -> None:
                 assert state.requests[request, c.R_STATUS] == c.RUNNING, "batches: members run"
                 in_batches.add(int(request))
     assert in_batches == running, "accounting: each running request is in exactly one batch"
+
+
+def _check_breakers(tables: Tables, state: State, inside: set[int]) -> None:
+    probes = np.zeros(state.breakers.shape[:2], np.int64)
+    for request in inside:
+        row = state.requests[request]
+        assert row[c.R_ATTEMPTS] <= tables.run[c.W_ATTEMPTS], "bounds: attempts within their cap"
+        breaker = state.breakers[row[c.R_STAGE], row[c.R_ENGINE]]
+        if row[c.R_PROBE] and row[c.R_BREAKER_EPOCH] == breaker[c.X_EPOCH]:
+            probes[row[c.R_STAGE], row[c.R_ENGINE]] += 1
+    assert (probes == state.breakers[..., c.X_PROBES]).all(), "breaker: every permit out is held by someone inside"
+    for stage in range(len(state.breakers)):
+        for engine, breaker in enumerate(state.breakers[stage]):
+            window = int(tables.breakers[stage, c.K_WINDOW])
+            remembered = state.calls[stage, engine, : breaker[c.X_CALLS]]
+            assert breaker[c.X_CALLS] <= window, "breaker: window"
+            assert breaker[c.X_FAILURES] == (remembered & c.FAILED_CALL).sum(), "breaker: failures add up"
+            assert breaker[c.X_PROBES] + breaker[c.X_PROBED] <= tables.breakers[stage, c.K_PERMITS], "breaker: permits"
+            if breaker[c.X_STATE] == c.OPEN:
+                assert breaker[c.X_UNTIL_NS] < c.FOREVER, "breaker: from open there is a way back"
+                first = tables.stages[stage, c.S_FIRST_LANE]
+                waiting = state.lanes[engine, :, first : first + tables.stages[stage, c.S_LANES], c.L_COUNT]
+                assert not waiting.any(), "breaker: nothing waits for an engine that is left alone"
 
 
 def check_idle(state: State) -> None:

@@ -49,6 +49,9 @@ def _cache_folder() -> Path | None:
 _folder = _cache_folder()
 if _folder is not None:
     numba.config.CACHE_DIR = str(_folder)
+# Decisions are short branches, not vector loops: looking for vectors costs compile time and gains nothing.
+numba.config.LOOP_VECTORIZE = 0
+numba.config.SLP_VECTORIZE = 0
 
 
 _FLAGS = {

@@ -11,7 +11,21 @@ from loadslice.policy import columns as c
 from loadslice.policy import desk, invariants
 from loadslice.policy.tables import fresh, lower
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
-from loadslice.spec.pipeline import CLASSES, Batch, Engine, Failover, Pipeline, Queue, Rule, Stage, When, check
+from loadslice.spec.pipeline import (
+    CLASSES,
+    Batch,
+    Breaker,
+    ClassLimits,
+    Engine,
+    Failover,
+    Pipeline,
+    Queue,
+    Retry,
+    Rule,
+    Stage,
+    When,
+    check,
+)
 
 MS = 1_000_000
 
@@ -47,6 +61,9 @@ def pipelines(draw: st.DrawFn) -> tuple[Pipeline, LatencyTable | None]:
                 buckets=draw(st.sampled_from([[], [[8], [16]]])),
                 batch={order[0]: Batch(size=draw(st.integers(1, 4)), window_ms=draw(st.sampled_from([0, 5])))},
                 timeout_ms=draw(st.none() | st.integers(5, 60)),
+                breaker=draw(
+                    st.none() | st.just(Breaker(window=4, min_calls=2, open_ms=20, permits=2, half_open_ms=30))
+                ),
                 failover=Failover(
                     to=order[-1],
                     share=draw(st.sampled_from([0.0, 0.3, 1.0])),
@@ -56,7 +73,15 @@ def pipelines(draw: st.DrawFn) -> tuple[Pipeline, LatencyTable | None]:
                 else None,
             )
         )
-    pipeline = Pipeline(version=1, pipeline="p", engines=engines, stages=stages, max_requests=draw(st.integers(1, 12)))
+    pipeline = Pipeline(
+        version=1,
+        pipeline="p",
+        engines=engines,
+        stages=stages,
+        max_requests=draw(st.integers(1, 12)),
+        retry=Retry(attempts=draw(st.integers(1, 3)), reserve=draw(st.integers(0, 4))),
+        classes={"sheddable": ClassLimits(floor=draw(st.sampled_from([0.0, 0.3])))},
+    )
     known = draw(st.booleans())
     times = Milliseconds(mean=10.0, family="constant")
     latency = LatencyTable(

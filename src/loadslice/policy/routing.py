@@ -2,7 +2,7 @@
 
 Order of the questions, as a request meets them:
 
-1. Which engines may serve it (up, shape bucket, rows, precision floor)?
+1. Which engines may serve it (up, breaker, shape bucket, rows, precision floor)?
 2. Which of them is preferred (static order, first rule that holds, least expected completion)?
 3. Can it still meet its deadline there? If not even the best can, it is hopeless and refused at once.
 4. Is it overflow there? Exactly the configured share of overflow goes to the backup, while that has spare quota.
@@ -10,14 +10,17 @@ Order of the questions, as a request meets them:
 """
 
 from loadslice.policy import columns as c
-from loadslice.policy.ends import finish, mark_dirty, say
+from loadslice.policy.breaker import admits, enter
+from loadslice.policy.ends import finish, leave, mark_dirty, say
 from loadslice.policy.kernel import kernel
 from loadslice.policy.queues import newest_below, push, unlink
+from loadslice.policy.retries import withdraw
 from loadslice.policy.tables import State, Tables
 from loadslice.spec.outcome import Outcome, Reason
 
 FAILED, REJECTED, SHED, EXPIRED = (int(o) for o in (Outcome.FAILED, Outcome.REJECTED, Outcome.SHED, Outcome.EXPIRED))
-PREFERRED, FAILOVER, INELIGIBLE = int(Reason.PREFERRED), int(Reason.FAILOVER), int(Reason.INELIGIBLE)
+PREFERRED, FAILOVER, RETRY = int(Reason.PREFERRED), int(Reason.FAILOVER), int(Reason.RETRY)
+INELIGIBLE = int(Reason.INELIGIBLE)
 QUEUE_FULL, DISPLACED, HOPELESS = int(Reason.QUEUE_FULL), int(Reason.DISPLACED), int(Reason.HOPELESS)
 ENGINE_DOWN, DEADLINE = int(Reason.ENGINE_DOWN), int(Reason.DEADLINE)
 
@@ -35,6 +38,16 @@ def accepts(tables: Tables, state: State, request: int, engine: int) -> bool:
         tables.eligible[stage, engine, row[c.R_BUCKET]] == 1
         and row[c.R_ITEMS] <= pair[c.P_MAX_ITEMS]
         and row[c.R_PRECISION] <= pair[c.P_PRECISION]
+    )
+
+
+@kernel
+def available(tables: Tables, state: State, request: int, engine: int) -> bool:
+    """Whether an engine may serve the request now."""
+    return bool(
+        state.engines[engine, c.N_UP] == 1
+        and admits(state, state.requests[request, c.R_STAGE], engine)
+        and accepts(tables, state, request, engine)
     )
 
 
@@ -89,8 +102,7 @@ def is_overflow(now_ns: int, tables: Tables, state: State, engine: int) -> bool:
 def has_spare(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> bool:
     """Whether a backup can take one more without overflowing itself."""
     return bool(
-        state.engines[engine, c.N_UP] == 1
-        and accepts(tables, state, request, engine)
+        available(tables, state, request, engine)
         and has_room(tables, state, engine)
         and not is_overflow(now_ns, tables, state, engine)
     )
@@ -126,7 +138,7 @@ def preferred(now_ns: int, tables: Tables, state: State, request: int) -> int:
     how = tables.stages[stage, c.S_PREFER]
     if how == c.PREFER_RULES:
         target = rule_target(tables, state, request)
-        if target >= 0 and state.engines[target, c.N_UP] == 1 and accepts(tables, state, request, target):
+        if target >= 0 and available(tables, state, request, target):
             return target
     best = -1
     best_ns = c.FOREVER
@@ -134,7 +146,7 @@ def preferred(now_ns: int, tables: Tables, state: State, request: int) -> int:
         engine = tables.preference[stage, order]
         if engine < 0:
             break
-        if state.engines[engine, c.N_UP] == 0 or not accepts(tables, state, request, engine):
+        if not available(tables, state, request, engine):
             continue
         if how != c.PREFER_FASTEST:
             return int(engine)
@@ -200,10 +212,10 @@ def settle(now_ns: int, tables: Tables, state: State, request: int, engine: int,
     """Queue a request on an engine that has room for it."""
     row = state.requests[request]
     row[c.R_ESTIMATE_NS] = service_ns(tables, state, row[c.R_STAGE], engine, row[c.R_BUCKET], row[c.R_ITEMS])
+    enter(now_ns, tables, state, request, engine)
     push(now_ns, tables, state, request, engine)
     say(state, c.PLACED, row[c.R_TAG], row[c.R_STAGE], engine, reason, request)
     if reason == FAILOVER:
-        row[c.R_MOVED] = 1
         state.engines[engine, c.N_FAILOVER_IN] += 1
     mark_dirty(state, engine)
 
@@ -219,13 +231,25 @@ def no_engine_reason(tables: Tables, state: State, request: int) -> int:
 
 
 @kernel
-def place(now_ns: int, tables: Tables, state: State, request: int) -> None:
-    """Answer the five questions for a request that has just reached a stage."""
+def start_clock(now_ns: int, tables: Tables, state: State, request: int) -> None:
+    """Start the stage's timeout for a request; it never outlives the deadline."""
     row = state.requests[request]
-    stage = row[c.R_STAGE]
-    row[c.R_MOVED] = 0
-    timeout_ns = tables.stages[stage, c.S_TIMEOUT_NS]
+    timeout_ns = tables.stages[row[c.R_STAGE], c.S_TIMEOUT_NS]
     row[c.R_EXPIRY_NS] = min(row[c.R_DEADLINE_NS], now_ns + timeout_ns if timeout_ns < c.FOREVER else c.FOREVER)
+
+
+@kernel
+def place(now_ns: int, tables: Tables, state: State, request: int, admitted: int) -> None:
+    """Answer the five questions for a request that stands at a stage and in no queue.
+
+    Args:
+        now_ns: Time since the run began.
+        tables: What never changes.
+        state: Changed.
+        request: Its stage's clock runs already.
+        admitted: 0 at the door, where no room is a refusal; 1 inside, where it drops what was admitted.
+    """
+    row = state.requests[request]
     engine = preferred(now_ns, tables, state, request)
     if engine < 0:
         finish(state, request, FAILED, no_engine_reason(tables, state, request), 0)
@@ -244,8 +268,7 @@ def place(now_ns: int, tables: Tables, state: State, request: int) -> None:
         victim = newest_below(state, engine, row[c.R_CLASS])
         hint = hint_ns(now_ns, tables, state, engine)
         if victim < 0:
-            # At the door this is a refusal; inside the pipeline the request was admitted and is dropped.
-            finish(state, request, REJECTED if stage == 0 else SHED, QUEUE_FULL, hint)
+            finish(state, request, SHED if admitted == 1 else REJECTED, QUEUE_FULL, hint)
             return
         unlink(tables, state, victim)
         finish(state, victim, SHED, DISPLACED, hint)
@@ -253,27 +276,55 @@ def place(now_ns: int, tables: Tables, state: State, request: int) -> None:
 
 
 @kernel
-def move(now_ns: int, tables: Tables, state: State, request: int) -> bool:
-    """Fail a request over after its engine or its stage's time failed: once per stage, to a backup with spare quota.
+def second_choice(now_ns: int, tables: Tables, state: State, request: int, same_engine: int) -> int:
+    """Where an attempt that failed may be repeated: the stage's backup, else another engine, else the same.
+
+    Args:
+        now_ns: Time since the run began.
+        tables: What never changes.
+        state: Read.
+        request: Stands in no queue; its engine is the one that failed it.
+        same_engine: Whether the same engine may be tried again when no other has spare quota.
+
+    Returns:
+        An engine with spare quota; -1 when there is none.
+    """
+    row = state.requests[request]
+    settings = tables.stages[row[c.R_STAGE]]
+    failed = row[c.R_ENGINE]
+    target = settings[c.S_FAILOVER_TO]
+    if target >= 0:
+        allowed = (settings[c.S_FAILOVER_CLASSES] >> row[c.R_CLASS]) & 1 == 1
+        if allowed and target != failed and has_spare(now_ns, tables, state, request, target):
+            return int(target)
+    elif same_engine:
+        for order in range(tables.preference.shape[1]):
+            other = tables.preference[row[c.R_STAGE], order]
+            if other >= 0 and other != failed and has_spare(now_ns, tables, state, request, other):
+                return int(other)
+    if same_engine and has_spare(now_ns, tables, state, request, failed):
+        return int(failed)
+    return -1
+
+
+@kernel
+def try_again(now_ns: int, tables: Tables, state: State, request: int, same_engine: int) -> bool:
+    """Repeat a failed attempt: within the request's attempts, its deadline, the engines' quota and the retry budget.
 
     The request stands in no queue. Its stage timeout starts anew; its deadline does not.
 
     Returns:
-        Whether it was moved.
+        Whether it was placed again.
     """
     row = state.requests[request]
-    settings = tables.stages[row[c.R_STAGE]]
-    target = settings[c.S_FAILOVER_TO]
-    if (
-        target < 0
-        or target == row[c.R_ENGINE]
-        or row[c.R_MOVED] == 1
-        or (settings[c.S_FAILOVER_CLASSES] >> row[c.R_CLASS]) & 1 == 0
-        or not has_spare(now_ns, tables, state, request, target)
-    ):
+    leave(state, request)
+    if row[c.R_ATTEMPTS] >= tables.run[c.W_ATTEMPTS] or row[c.R_DEADLINE_NS] <= now_ns:
         return False
-    timeout_ns = settings[c.S_TIMEOUT_NS]
-    row[c.R_EXPIRY_NS] = min(row[c.R_DEADLINE_NS], now_ns + timeout_ns if timeout_ns < c.FOREVER else c.FOREVER)
+    target = second_choice(now_ns, tables, state, request, same_engine)
+    if target < 0 or not withdraw(now_ns, tables, state):
+        return False
+    row[c.R_ATTEMPTS] += 1
     row[c.R_EPOCH] += 1
-    settle(now_ns, tables, state, request, target, FAILOVER)
+    start_clock(now_ns, tables, state, request)
+    settle(now_ns, tables, state, request, target, FAILOVER if target != row[c.R_ENGINE] else RETRY)
     return True

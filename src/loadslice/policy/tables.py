@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from loadslice.policy import columns as c
 from loadslice.policy.estimate import ServiceCurve, service_curves
 from loadslice.spec.latency import LatencyTable
-from loadslice.spec.pipeline import CLASSES, PRECISIONS, Pipeline, Stage, bounds
+from loadslice.spec.pipeline import CLASSES, PRECISIONS, Breaker, Pipeline, Stage, bounds
 
 Int64s = NDArray[np.int64]
 
@@ -18,10 +18,14 @@ _NS_PER_MS = 1_000_000
 class Tables(NamedTuple):
     """What a run never changes. S stages, E engines, L lanes, B buckets (the last: "fits none")."""
 
+    run: Int64s
+    """[RUN_SETTINGS]"""
     engines: Int64s
     """[E, ENGINE_SETTINGS]"""
     stages: Int64s
     """[S, STAGE_SETTINGS]"""
+    breakers: Int64s
+    """[S, BREAKER_SETTINGS] window 0: the stage has none"""
     pairs: Int64s
     """[S, E, PAIR_SETTINGS]"""
     preference: Int64s
@@ -53,6 +57,12 @@ class State(NamedTuple):
     """[slots, largest batch, MEMBER_COLUMNS]"""
     stages: Int64s
     """[S, STAGE_COLUMNS]"""
+    breakers: Int64s
+    """[S, E, BREAKER_COLUMNS]"""
+    calls: Int64s
+    """[S, E, largest window] what each remembered call was"""
+    floors: Int64s
+    """[E, CLASSES] credit of a waiting class towards its floor, ppm of a dispatch"""
     learned_ns: Int64s
     """[S, E] mean time of a batch as seen, where no latency table says"""
     counters: Int64s
@@ -91,6 +101,7 @@ def lower(pipeline: Pipeline, latency: LatencyTable | None = None, sources: tupl
         first_slot += engine.max_inflight
 
     stages = np.zeros((stage_count, c.STAGE_SETTINGS), np.int64)
+    breakers = np.zeros((stage_count, c.BREAKER_SETTINGS), np.int64)
     pairs = np.zeros((stage_count, engine_count, c.PAIR_SETTINGS), np.int64)
     preference = np.full((stage_count, engine_count), -1, np.int64)
     eligible = np.zeros((stage_count, engine_count, bucket_count), np.int64)
@@ -101,6 +112,7 @@ def lower(pipeline: Pipeline, latency: LatencyTable | None = None, sources: tupl
     for s, stage in enumerate(pipeline.stages):
         lanes = len(stage.buckets) + 1
         stages[s] = _stage_row(stage, engine_names, first_lane, lanes)
+        breakers[s] = _breaker_row(stage.breaker)
         first_lane += lanes
         for order, name in enumerate(stage.engine_names):
             e = engine_names.index(name)
@@ -110,7 +122,48 @@ def lower(pipeline: Pipeline, latency: LatencyTable | None = None, sources: tupl
             for bucket in range(lanes):
                 curve = curves.get((s, e, bucket), ServiceCurve(0, 0))
                 base_ns[s, e, bucket], row_ns[s, e, bucket] = curve.base_ns, curve.row_ns
-    return Tables(engines, stages, pairs, preference, eligible, _rules(pipeline, sources), base_ns, row_ns)
+    return Tables(
+        run=_run_row(pipeline),
+        engines=engines,
+        stages=stages,
+        breakers=breakers,
+        pairs=pairs,
+        preference=preference,
+        eligible=eligible,
+        rules=_rules(pipeline, sources),
+        base_ns=base_ns,
+        row_ns=row_ns,
+    )
+
+
+def _run_row(pipeline: Pipeline) -> Int64s:
+    retry = pipeline.retry
+    row = np.zeros(c.RUN_SETTINGS, np.int64)
+    row[c.W_RETRY_PPM] = round(retry.budget * c.PPM)
+    row[c.W_RETRY_PER_S_PPM] = round(retry.per_s * c.PPM)
+    row[c.W_RETRY_RESERVE_PPM] = retry.reserve * c.PPM
+    row[c.W_ATTEMPTS] = retry.attempts
+    for priority, name in enumerate(CLASSES):
+        limits = pipeline.classes.get(name)
+        row[c.W_FLOOR_PPM + priority] = 0 if limits is None else round(limits.floor * c.PPM)
+    row[c.W_HAS_FLOORS] = int(row[c.W_FLOOR_PPM :].any())
+    return row
+
+
+def _breaker_row(breaker: Breaker | None) -> tuple[int, ...]:
+    if breaker is None:
+        return (0,) * c.BREAKER_SETTINGS
+    return (
+        breaker.window,
+        breaker.min_calls,
+        round(breaker.failure_rate * c.PPM),
+        c.FOREVER if breaker.slow_ms is None else round(breaker.slow_ms * _NS_PER_MS),
+        round(breaker.slow_rate * c.PPM),
+        round(breaker.open_ms * _NS_PER_MS),
+        round(breaker.open_ms_max * _NS_PER_MS),
+        breaker.permits,
+        round(breaker.half_open_ms * _NS_PER_MS),
+    )
 
 
 def _stage_row(stage: Stage, engine_names: list[str], first_lane: int, lanes: int) -> tuple[int, ...]:
@@ -186,13 +239,18 @@ def fresh(tables: Tables, max_requests: int) -> State:
     lane_table[..., c.L_HEAD] = lane_table[..., c.L_TAIL] = -1
     engines = np.zeros((engine_count, c.ENGINE_COLUMNS), np.int64)
     engines[:, c.N_UP] = 1
-    engines[:, c.N_QUEUE_EXPIRY_NS] = engines[:, c.N_WAKE_NS] = c.FOREVER
+    engines[:, [c.N_QUEUE_EXPIRY_NS, c.N_WAKE_NS, c.N_BREAKER_NS]] = c.FOREVER
     engines[:, c.N_SCALE_PPM] = c.PPM
     batches = np.zeros((slots, c.BATCH_COLUMNS), np.int64)
     batches[:, c.B_EXPIRY_NS] = c.FOREVER
     for e in range(engine_count):
         first = tables.engines[e, c.E_FIRST_SLOT]
         batches[first : first + tables.engines[e, c.E_MAX_INFLIGHT], c.B_ENGINE] = e
+    breakers = np.zeros((stage_count, engine_count, c.BREAKER_COLUMNS), np.int64)
+    breakers[..., c.X_UNTIL_NS] = c.FOREVER
+    breakers[..., c.X_PERMITS] = tables.breakers[:, c.K_PERMITS, None]
+    counters = np.zeros(c.COUNTERS, np.int64)
+    counters[c.C_BUDGET_PPM] = tables.run[c.W_RETRY_RESERVE_PPM]
     # One event can end every request once, place each of the largest batch once or every queued one anew when an
     # engine goes down, and fill every slot.
     effects = np.zeros((2 * max_requests + slots + largest + 8, c.EFFECT_COLUMNS), np.int64)
@@ -204,8 +262,11 @@ def fresh(tables: Tables, max_requests: int) -> State:
         batches=batches,
         members=np.zeros((slots, largest, c.MEMBER_COLUMNS), np.int64),
         stages=np.zeros((stage_count, c.STAGE_COLUMNS), np.int64),
+        breakers=breakers,
+        calls=np.zeros((stage_count, engine_count, max(1, int(tables.breakers[:, c.K_WINDOW].max()))), np.int64),
+        floors=np.zeros((engine_count, c.CLASSES), np.int64),
         learned_ns=np.zeros((stage_count, engine_count), np.int64),
-        counters=np.zeros(c.COUNTERS, np.int64),
+        counters=counters,
         dirty=np.zeros(engine_count, np.int64),
         effects=effects,
     )

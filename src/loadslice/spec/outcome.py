@@ -38,6 +38,10 @@ class Reason(IntEnum):
     CLIENT_GONE = 12
     DRAINING = 13
     ENGINE_DOWN = 14
+    RETRY = 15
+    """Placed again on the engine that failed it, no other having spare quota."""
+    RETRY_BUDGET = 16
+    """A client's repeated attempt that the retry budget does not cover."""
 
 
 REASONS = tuple(reason.name.lower() for reason in Reason)

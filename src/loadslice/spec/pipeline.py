@@ -4,6 +4,7 @@ Rules of this file: an unknown key is refused with its path; a name that points 
 exist; what is not implemented is not a key. `load` returns a pipeline that the lowering can trust.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -79,6 +80,41 @@ class Failover(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Classes that may fail over; ``None``: all."""
 
 
+class Breaker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When an engine is left alone at a stage for a while. One breaker per engine of the stage."""
+
+    failure_rate: float = 0.5
+    """Opens at this share of failed calls in the window."""
+    slow_ms: float | None = None
+    """A call that takes longer is slow; ``None``: none is."""
+    slow_rate: float = 1.0
+    """Opens at this share of slow calls."""
+    window: int = 100
+    """Calls (requests served by the engine at this stage) that are remembered."""
+    min_calls: int = 20
+    """Fewer say nothing."""
+    open_ms: float = 5000.0
+    """How long it stays open; doubles each time it opens again soon after."""
+    open_ms_max: float = 60_000.0
+    permits: int = 3
+    """Probes that a half-open breaker lets through."""
+    half_open_ms: float = 10_000.0
+    """A half-open breaker decides at the latest this long after its first probe."""
+
+
+class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Extra attempts: after a failed batch, after a stage timeout, and those that clients announce."""
+
+    budget: float = 0.1
+    """Extra attempts per arrival; every kind spends from this one budget."""
+    attempts: int = 2
+    """Attempts of one request at most, the first included; 1: none is repeated."""
+    per_s: float = 1.0
+    """Extra attempts per second that are granted whatever the traffic."""
+    reserve: int = 10
+    """Unspent extra attempts that may pile up; also what a run starts with."""
+
+
 class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Predicates of one rule; all that are given must hold."""
 
@@ -120,6 +156,7 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     timeout_ms: float | None = None
     """Longest queueing plus service at this stage."""
     failover: Failover | None = None
+    breaker: Breaker | None = None
     after: str | None = None
     """The stage before this one; default: the one above."""
 
@@ -139,6 +176,8 @@ class ClassLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     deadline_ms: float | None = None
     """Deadline of a request that states none."""
+    floor: float = 0.0
+    """Share of an engine's dispatches that this class gets while it waits, whatever waits above it."""
 
 
 class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -149,6 +188,7 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     engines: dict[str, Engine]
     stages: list[Stage]
     classes: dict[ClassName, ClassLimits] = {}
+    retry: Retry = Retry()
     inputs: str | None = None
     """``module:function`` giving example inputs, for profiling and replay."""
     max_requests: int = 1024
@@ -180,9 +220,15 @@ def check(pipeline: Pipeline, path: str) -> Pipeline:
         raise InputError(f"{path}: max_requests: {pipeline.max_requests} is not between 1 and 1000000.")
     deadlines = {"deadline_ms": pipeline.deadline_ms}
     deadlines |= {f"classes.{name}.deadline_ms": limits.deadline_ms for name, limits in pipeline.classes.items()}
-    for key, value in deadlines.items():
-        if value is not None and not 0 < value <= 86_400_000:
-            raise InputError(f"{path}: {key}: {value} is not between 0 and 86400000.")
+    _within(f"{path}: ", deadlines, 0.001, 86_400_000)
+    floors = {f"classes.{name}.floor": limits.floor for name, limits in pipeline.classes.items()}
+    _within(f"{path}: ", floors, 0, 1)
+    if sum(floors.values()) > 1:
+        raise InputError(f"{path}: classes: floors add up to {sum(floors.values())}, more than everything.")
+    retry = pipeline.retry
+    _within(f"{path}: ", {"retry.budget": retry.budget}, 0, 1)
+    _within(f"{path}: ", {"retry.attempts": retry.attempts}, 1, 10)
+    _within(f"{path}: ", {"retry.per_s": retry.per_s, "retry.reserve": retry.reserve}, 0, 1_000_000)
     for name, engine in pipeline.engines.items():
         _check_engine(engine, f"{path}: engines.{name}")
     names = [stage.name for stage in pipeline.stages]
@@ -194,19 +240,20 @@ def check(pipeline: Pipeline, path: str) -> Pipeline:
     return msgspec.structs.replace(pipeline, stages=_in_order(pipeline.stages, path))
 
 
+def _within(place: str, values: Mapping[str, float | None], low: float, high: float) -> None:
+    """Refuse the first number outside ``low .. high``; NaN is outside everything."""
+    for key, value in values.items():
+        if value is not None and not low <= value <= high:
+            raise InputError(f"{place}{key}: {value:g} is not between {low:g} and {high:g}.")
+
+
 def _check_engine(engine: Engine, place: str) -> None:
     queue = engine.queue
-    for key, value, low, high in (
-        ("threads", engine.threads, 1, 4096),
-        ("max_inflight", engine.max_inflight, 1, 256),
-        ("queue.limit", queue.limit, 0, 1_000_000),
-        ("queue.overflow_at", queue.overflow_at, 0, 1_000_000),
-        ("queue.wait_limit_ms", queue.wait_limit_ms, 0, 86_400_000),
-        ("active_w", engine.active_w, 0, 1_000_000),
-        ("idle_w", engine.idle_w, 0, 1_000_000),
-    ):
-        if value is not None and not low <= value <= high:
-            raise InputError(f"{place}.{key}: {value} is not between {low} and {high}.")
+    _within(f"{place}.", {"threads": engine.threads}, 1, 4096)
+    _within(f"{place}.", {"max_inflight": engine.max_inflight}, 1, 256)
+    _within(f"{place}.", {"queue.limit": queue.limit, "queue.overflow_at": queue.overflow_at}, 0, 1_000_000)
+    _within(f"{place}.", {"queue.wait_limit_ms": queue.wait_limit_ms}, 0, 86_400_000)
+    _within(f"{place}.", {"active_w": engine.active_w, "idle_w": engine.idle_w}, 0, 1_000_000)
 
 
 def _check_stage(stage: Stage, engines: dict[str, Engine], place: str) -> None:
@@ -261,10 +308,18 @@ def _check_numbers(stage: Stage, place: str) -> None:
             raise InputError(
                 f"{place}.batch.{name}: size 1 to 65536 and window_ms 0 to 60000, not {batch.size}, {batch.window_ms}."
             )
-    if stage.timeout_ms is not None and not 0 < stage.timeout_ms <= 86_400_000:
-        raise InputError(f"{place}.timeout_ms: {stage.timeout_ms} is not between 0 and 86400000.")
-    if stage.failover is not None and not 0 <= stage.failover.share <= 1:
-        raise InputError(f"{place}.failover.share: {stage.failover.share} is not between 0 and 1.")
+    _within(f"{place}.", {"timeout_ms": stage.timeout_ms}, 0.001, 86_400_000)
+    if stage.failover is not None:
+        _within(f"{place}.", {"failover.share": stage.failover.share}, 0, 1)
+    if (breaker := stage.breaker) is not None:
+        rates = {"breaker.failure_rate": breaker.failure_rate, "breaker.slow_rate": breaker.slow_rate}
+        _within(f"{place}.", rates, 1e-6, 1)
+        counts = {"breaker.window": breaker.window, "breaker.permits": breaker.permits}
+        _within(f"{place}.", counts, 1, 10_000)
+        _within(f"{place}.", {"breaker.min_calls": breaker.min_calls}, 1, breaker.window)
+        spans = {"open_ms": breaker.open_ms, "half_open_ms": breaker.half_open_ms, "slow_ms": breaker.slow_ms}
+        _within(f"{place}.", {f"breaker.{key}": value for key, value in spans.items()}, 0.001, 86_400_000)
+        _within(f"{place}.", {"breaker.open_ms_max": breaker.open_ms_max}, breaker.open_ms, 86_400_000)
     for number, bucket in enumerate(stage.buckets):
         if not bucket or any(side < 1 for side in bucket) or len(bucket) != len(stage.buckets[0]):
             raise InputError(

@@ -1,0 +1,199 @@
+"""Breakers: when an engine is left alone at a stage, and how it comes back.
+
+One breaker per (stage, engine), over the last ``window`` calls. A call is one request served there.
+
+    closed -> open        failures or slow calls reach their rate over at least min_calls, and another engine is well
+    open -> half-open     its time is over (a timer); each opening soon after the last doubles the time, up to a bound
+    half-open -> closed   ``permits`` probes have ended and fewer than the rate were bad
+    half-open -> open     they were not, or half_open_ms after the first probe none has ended
+
+Rules of this file: every change of state starts a new epoch; a call belongs to the epoch it was placed in, and says
+nothing to another. A probe's permit comes back however the probe ends: recorded, or given back unrecorded when the
+request was cancelled, expired in a queue, displaced or moved. Half-open without traffic waits, it harms nobody; with
+traffic it ends. The last engine that is well at a stage is never opened, and its window starts anew.
+"""
+
+from loadslice.policy import columns as c
+from loadslice.policy.ends import mark_dirty
+from loadslice.policy.kernel import kernel
+from loadslice.policy.tables import Int64s, State, Tables
+
+
+@kernel
+def admits(state: State, stage: int, engine: int) -> bool:
+    """Whether a breaker lets one more request through now."""
+    breaker = state.breakers[stage, engine]
+    if breaker[c.X_STATE] == c.CLOSED:
+        return True
+    return bool(breaker[c.X_STATE] == c.HALF_OPEN and breaker[c.X_PROBES] + breaker[c.X_PROBED] < breaker[c.X_PERMITS])
+
+
+@kernel
+def enter(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> None:
+    """A request goes to an engine that admits it: note the epoch, and take a permit while half-open."""
+    row = state.requests[request]
+    stage = row[c.R_STAGE]
+    breaker = state.breakers[stage, engine]
+    row[c.R_BREAKER_EPOCH] = breaker[c.X_EPOCH]
+    row[c.R_PROBE] = 0
+    if breaker[c.X_STATE] == c.HALF_OPEN:
+        row[c.R_PROBE] = 1
+        if breaker[c.X_PROBES] + breaker[c.X_PROBED] == 0:
+            breaker[c.X_UNTIL_NS] = now_ns + tables.breakers[stage, c.K_HALF_OPEN_NS]
+            set_timer(state, engine)
+        breaker[c.X_PROBES] += 1
+
+
+@kernel
+def record(now_ns: int, tables: Tables, state: State, request: int, call: int) -> None:
+    """A call has ended.
+
+    Args:
+        now_ns: Time since the run began.
+        tables: What never changes.
+        state: Changed.
+        request: Whose call it was; still at its stage and engine.
+        call: WELL, FAILED_CALL, SLOW_CALL or both.
+    """
+    row = state.requests[request]
+    stage = row[c.R_STAGE]
+    engine = row[c.R_ENGINE]
+    breaker = state.breakers[stage, engine]
+    settings = tables.breakers[stage]
+    if settings[c.K_WINDOW] == 0 or breaker[c.X_EPOCH] != row[c.R_BREAKER_EPOCH]:
+        row[c.R_PROBE] = 0
+        return
+    if breaker[c.X_STATE] == c.HALF_OPEN:
+        if row[c.R_PROBE] == 1:
+            row[c.R_PROBE] = 0
+            breaker[c.X_PROBES] -= 1
+            breaker[c.X_PROBED] += 1
+            breaker[c.X_PROBES_BAD] += 1 if call != c.WELL else 0
+            if breaker[c.X_PROBED] >= settings[c.K_PERMITS]:
+                decide_probes(now_ns, tables, state, stage, engine)
+        return
+    remember(state, stage, engine, settings[c.K_WINDOW], call)
+    calls = breaker[c.X_CALLS]
+    if calls >= settings[c.K_MIN_CALLS] and (
+        breaker[c.X_FAILURES] * c.PPM >= settings[c.K_FAILURE_PPM] * calls
+        or (breaker[c.X_SLOW] > 0 and breaker[c.X_SLOW] * c.PPM >= settings[c.K_SLOW_PPM] * calls)
+    ):
+        if another_is_well(tables, state, stage, engine):
+            trip(now_ns, tables, state, stage, engine)
+        else:
+            breaker[c.X_WITHHELD] += 1
+            forget(state, stage, engine)
+
+
+@kernel
+def remember(state: State, stage: int, engine: int, window: int, call: int) -> None:
+    """Put a call into the window in place of the oldest."""
+    breaker = state.breakers[stage, engine]
+    position = breaker[c.X_POSITION]
+    if breaker[c.X_CALLS] == window:
+        oldest = state.calls[stage, engine, position]
+        breaker[c.X_FAILURES] -= oldest & c.FAILED_CALL
+        breaker[c.X_SLOW] -= (oldest & c.SLOW_CALL) >> 1
+    else:
+        breaker[c.X_CALLS] += 1
+    state.calls[stage, engine, position] = call
+    breaker[c.X_FAILURES] += call & c.FAILED_CALL
+    breaker[c.X_SLOW] += (call & c.SLOW_CALL) >> 1
+    breaker[c.X_POSITION] = position + 1 if position + 1 < window else 0
+
+
+@kernel
+def forget(state: State, stage: int, engine: int) -> None:
+    """Start the window anew."""
+    breaker = state.breakers[stage, engine]
+    breaker[c.X_CALLS] = breaker[c.X_FAILURES] = breaker[c.X_SLOW] = breaker[c.X_POSITION] = 0
+
+
+@kernel
+def another_is_well(tables: Tables, state: State, stage: int, engine: int) -> bool:
+    """Whether every shape this engine takes at the stage is taken by another that is up and closed."""
+    for bucket in range(tables.eligible.shape[2]):
+        if tables.eligible[stage, engine, bucket] == 0:
+            continue
+        found = False
+        for order in range(tables.preference.shape[1]):
+            other = tables.preference[stage, order]
+            if other < 0:
+                break
+            if (
+                other != engine
+                and tables.eligible[stage, other, bucket] == 1
+                and state.engines[other, c.N_UP] == 1
+                and state.breakers[stage, other, c.X_STATE] == c.CLOSED
+            ):
+                found = True
+        if not found:
+            return False
+    return True
+
+
+@kernel
+def change(now_ns: int, state: State, stage: int, engine: int, to: int, until_ns: int) -> None:
+    """Enter a state: a new epoch, an empty window, no probes."""
+    breaker = state.breakers[stage, engine]
+    breaker[c.X_STATE] = to
+    breaker[c.X_EPOCH] += 1
+    breaker[c.X_UNTIL_NS] = until_ns
+    breaker[c.X_CHANGED_NS] = now_ns
+    breaker[c.X_PROBES] = breaker[c.X_PROBED] = breaker[c.X_PROBES_BAD] = 0
+    breaker[c.X_TRANSITIONS] += 1
+    forget(state, stage, engine)
+    set_timer(state, engine)
+    mark_dirty(state, engine)
+
+
+@kernel
+def trip(now_ns: int, tables: Tables, state: State, stage: int, engine: int) -> None:
+    """Open a closed breaker; soon after the last time it stays open for longer."""
+    breaker = state.breakers[stage, engine]
+    settings = tables.breakers[stage]
+    if now_ns - breaker[c.X_CHANGED_NS] > 2 * open_ns(settings, breaker[c.X_LEVEL]):
+        breaker[c.X_LEVEL] = 0
+    change(now_ns, state, stage, engine, c.OPEN, now_ns + open_ns(settings, breaker[c.X_LEVEL]))
+    breaker[c.X_LEVEL] += 1
+
+
+@kernel
+def open_ns(settings: Int64s, level: int) -> int:
+    """How long a breaker stays open the ``level``-th time in a row: doubled each time, bounded."""
+    return int(min(settings[c.K_OPEN_NS] << min(level, 20), settings[c.K_OPEN_NS_MAX]))
+
+
+@kernel
+def decide_probes(now_ns: int, tables: Tables, state: State, stage: int, engine: int) -> None:
+    """End half-open by what its probes showed; none that ended shows nothing good."""
+    breaker = state.breakers[stage, engine]
+    settings = tables.breakers[stage]
+    probed = breaker[c.X_PROBED]
+    if probed > 0 and breaker[c.X_PROBES_BAD] * c.PPM < settings[c.K_FAILURE_PPM] * probed:
+        change(now_ns, state, stage, engine, c.CLOSED, c.FOREVER)
+    else:
+        change(now_ns, state, stage, engine, c.OPEN, now_ns + open_ns(settings, breaker[c.X_LEVEL]))
+        breaker[c.X_LEVEL] += 1
+
+
+@kernel
+def on_time(now_ns: int, tables: Tables, state: State, engine: int) -> None:
+    """Move every breaker of an engine whose time has come."""
+    for stage in range(state.breakers.shape[0]):
+        breaker = state.breakers[stage, engine]
+        if breaker[c.X_UNTIL_NS] > now_ns:
+            continue
+        if breaker[c.X_STATE] == c.OPEN:
+            change(now_ns, state, stage, engine, c.HALF_OPEN, c.FOREVER)
+        elif breaker[c.X_STATE] == c.HALF_OPEN:
+            decide_probes(now_ns, tables, state, stage, engine)
+
+
+@kernel
+def set_timer(state: State, engine: int) -> None:
+    """When the next breaker of an engine must be looked at."""
+    at = c.FOREVER
+    for stage in range(state.breakers.shape[0]):
+        at = min(at, state.breakers[stage, engine, c.X_UNTIL_NS])
+    state.engines[engine, c.N_BREAKER_NS] = at

@@ -1,0 +1,34 @@
+"""The retry budget: one for the whole run, spent by every kind of extra attempt.
+
+Each arrival deposits ``budget`` of an attempt; ``per_s`` is granted whatever the traffic; at most ``reserve`` lie
+unspent. So in any window, extra attempts <= budget * arrivals + per_s * seconds + reserve.
+"""
+
+from loadslice.policy import columns as c
+from loadslice.policy.kernel import kernel
+from loadslice.policy.tables import State, Tables
+
+_NS_PER_S = 1_000_000_000
+
+
+@kernel
+def deposit(tables: Tables, state: State) -> None:
+    """An arrival pays in."""
+    balance = state.counters[c.C_BUDGET_PPM] + tables.run[c.W_RETRY_PPM]
+    state.counters[c.C_BUDGET_PPM] = min(balance, tables.run[c.W_RETRY_RESERVE_PPM])
+
+
+@kernel
+def withdraw(now_ns: int, tables: Tables, state: State) -> bool:
+    """Pay for one extra attempt, if the budget has it."""
+    granted = (now_ns - state.counters[c.C_BUDGET_NS]) * tables.run[c.W_RETRY_PER_S_PPM] // _NS_PER_S
+    if granted > 0:
+        state.counters[c.C_BUDGET_NS] = now_ns
+        balance = state.counters[c.C_BUDGET_PPM] + granted
+        state.counters[c.C_BUDGET_PPM] = min(balance, tables.run[c.W_RETRY_RESERVE_PPM])
+    if state.counters[c.C_BUDGET_PPM] < c.PPM:
+        state.counters[c.C_RETRIES_DENIED] += 1
+        return False
+    state.counters[c.C_BUDGET_PPM] -= c.PPM
+    state.counters[c.C_RETRIES] += 1
+    return True
