@@ -140,18 +140,6 @@ def test_a_probe_that_waits_when_half_open_ends_is_moved() -> None:
     assert placements(run.timer(600 * MS)) == [(6, 1, Reason.PREFERRED)]
 
 
-def test_a_probe_that_waits_when_half_open_ends_is_moved() -> None:
-    run = guarded()
-    for _ in range(5):
-        run.arrive()
-    for _ in range(4):
-        run.failed(0)
-    run.timer(100 * MS)
-    run.arrive()
-    run.arrive()
-    assert placements(run.timer(600 * MS)) == [(6, 1, Reason.PREFERRED)]
-
-
 def test_half_open_without_traffic_waits() -> None:
     run = guarded()
     fail_until_open(run)

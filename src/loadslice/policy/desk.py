@@ -345,9 +345,6 @@ def on_timer(now_ns: int, tables: Tables, state: State) -> int:
                 for stage in range(tables.stages.shape[0]):
                     if state.breakers[stage, engine, c.X_STATE] == c.OPEN:
                         evacuate(now_ns, tables, state, stage, engine)
-                for stage in range(tables.stages.shape[0]):
-                    if state.breakers[stage, engine, c.X_STATE] == c.OPEN:
-                        evacuate(now_ns, tables, state, stage, engine)
             mark_dirty(state, engine)
     close(now_ns, tables, state)
     return 0

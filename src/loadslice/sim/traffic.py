@@ -94,7 +94,7 @@ def _deadline_ns(trace: pl.DataFrame, pipeline: Pipeline, priority: Int64s) -> I
     """A row's own deadline, else its class's, else the pipeline's, else none."""
     by_class = []
     for name in CLASSES:
-        limits = pipeline.classes.get(name)  # type: ignore[call-overload]
+        limits = pipeline.classes.get(name)
         stated = limits.deadline_ms if limits is not None and limits.deadline_ms is not None else pipeline.deadline_ms
         by_class.append(c.FOREVER if stated is None else round(stated * _NS_PER_MS))
     deadline_ns = np.array(by_class, np.int64)[priority]

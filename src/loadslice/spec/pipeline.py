@@ -13,13 +13,13 @@ import msgspec
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import decode_yaml
 
-CLASSES = ("critical_plus", "critical", "sheddable_plus", "sheddable")
+ClassName = Literal["critical_plus", "critical", "sheddable_plus", "sheddable"]
+CLASSES: tuple[ClassName, ...] = ("critical_plus", "critical", "sheddable_plus", "sheddable")
 """Priority classes, highest first; their index is the class number everywhere."""
 
 PRECISIONS = ("int4", "int8", "bf16", "fp16", "fp32")
 """Lowest first: a request's floor admits this precision and everything after it."""
 
-ClassName = Literal["critical_plus", "critical", "sheddable_plus", "sheddable"]
 Precision = Literal["int4", "int8", "bf16", "fp16", "fp32"]
 
 
