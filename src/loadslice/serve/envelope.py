@@ -34,7 +34,7 @@ class EnvelopeReader:
     def __init__(self, pipeline: Pipeline, limits: Limits) -> None:
         self._text_max = limits.text_max
         self._sources = {source: index for index, source in enumerate(rule_sources(pipeline))}
-        self._priorities = {name: index for index, name in enumerate(CLASSES)}
+        self._priorities: dict[str, int] = {name: index for index, name in enumerate(CLASSES)}
         self._priorities |= {str(index): index for index in range(len(CLASSES))}
         self._precisions = {name: index for index, name in enumerate(PRECISIONS)}
         default_ms = pipeline.deadline_ms
