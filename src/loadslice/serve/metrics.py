@@ -123,6 +123,7 @@ class Metrics(Collector):
         """Called by prometheus_client at each scrape."""
         yield from self._engine_metrics()
         yield from self._stage_metrics()
+        yield from self._safety_metrics()
         outcomes = CounterMetricFamily(
             "loadslice_requests", "Requests that ended, by outcome.", labels=["pipeline", "outcome", "reason"]
         )
@@ -165,6 +166,25 @@ class Metrics(Collector):
             ),
             self._utilisation(),
         )
+
+    def _safety_metrics(self) -> Iterator[Metric]:
+        state = GaugeMetricFamily(
+            "loadslice_breaker_state", "0 closed, 1 open, 2 half-open.", labels=["stage", "engine"]
+        )
+        transitions = CounterMetricFamily(
+            "loadslice_breaker_transitions", "Changes of a breaker's state.", labels=["stage", "engine"]
+        )
+        for stage, engine in self._passed:
+            labels = [self._stages[stage], self._engines[engine]]
+            state.add_metric(labels, float(self._state.breakers[stage, engine, c.X_STATE]))
+            transitions.add_metric(labels, float(self._state.breakers[stage, engine, c.X_TRANSITIONS]))
+        yield state
+        yield transitions
+        for name, text, column in (
+            ("loadslice_retries", "Extra attempts made.", c.C_RETRIES),
+            ("loadslice_retries_denied", "Extra attempts the retry budget did not cover.", c.C_RETRIES_DENIED),
+        ):
+            yield CounterMetricFamily(name, text, value=self._counter(column))
 
     def _per_engine(
         self, family: GaugeMetricFamily | CounterMetricFamily, values: Iterable[float]

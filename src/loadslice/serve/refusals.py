@@ -40,6 +40,7 @@ class _Answer(NamedTuple):
 _BY_REASON = {
     Reason.QUEUE_FULL: _Answer(429, "the queue is full", hinted=True),
     Reason.TABLE_FULL: _Answer(429, "too many requests are inside", hinted=True),
+    Reason.RETRY_BUDGET: _Answer(429, "this repeated attempt is not covered by the retry budget", hinted=True),
     Reason.DISPLACED: _Answer(503, "displaced by a request of a higher class", hinted=True),
     Reason.HOPELESS: _Answer(503, "the deadline cannot be met", hinted=True),
     Reason.DEADLINE: _Answer(504, "the deadline has passed"),

@@ -12,6 +12,7 @@ from loadslice.spec.work import StageError, StageInputError
     [
         (Outcome.REJECTED, Reason.QUEUE_FULL, 429, True),
         (Outcome.REJECTED, Reason.TABLE_FULL, 429, True),
+        (Outcome.REJECTED, Reason.RETRY_BUDGET, 429, True),
         (Outcome.REJECTED, Reason.DRAINING, 503, True),
         (Outcome.SHED, Reason.QUEUE_FULL, 503, True),
         (Outcome.SHED, Reason.DISPLACED, 503, True),
@@ -34,7 +35,7 @@ def test_each_outcome_has_its_status_and_those_that_pass_have_a_hint(outcome, re
 
 
 def test_no_reason_is_without_a_reply() -> None:
-    unanswered = {Reason.NONE, Reason.PREFERRED, Reason.FAILOVER}
+    unanswered = {Reason.NONE, Reason.PREFERRED, Reason.FAILOVER, Reason.RETRY}
     for outcome, reason in itertools.product(
         set(Outcome) - {Outcome.COMPLETED, Outcome.NONE}, set(Reason) - unanswered
     ):
