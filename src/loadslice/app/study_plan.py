@@ -19,9 +19,8 @@ from loadslice.app.study_server import Served, ServerError, serving
 from loadslice.backends.probe import usable_cores
 from loadslice.evaluate import assemble, loadgen, payloads
 from loadslice.evaluate import replay as replaying
-from loadslice.evaluate.predict import Prediction, predict
+from loadslice.evaluate.predict import Prediction, once, predict
 from loadslice.profiles.measure import measure
-from loadslice.sim import simulate
 from loadslice.spec import journal as journals
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp
@@ -128,9 +127,7 @@ def forecast(studied: Studied, stretch: pl.DataFrame, whole: pl.DataFrame, seed:
     )
     studied.prediction = prediction
     wall_s = time.perf_counter() - started
-    studied.whole = simulate.summarise(
-        simulate.run(simulate.prepare(whole, plan.pipeline, studied.table, seed=seed), seed=seed)
-    )
+    studied.whole = once(whole, plan.pipeline, studied.table, seed=seed)
     keep(prediction.simulation, studied.folder, "simulation.json")
     figures = prediction.figures
     found = f"P50 {figures['p50']:.0f} ms, P95 {figures['p95']:.0f} ms" if "p50" in figures else "nothing completed"

@@ -1,5 +1,6 @@
 """Predictions for a comparison: one run to show, and replicas that say how much of a figure is luck of the draw."""
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,7 +58,9 @@ def predict(
         journal: Folder for the first run's journal, and the pipeline file's text.
     """
     prepared = simulate.prepare(stretch, pipeline, latency, seed=seed)
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
     first = simulate.run(prepared, seed=seed, journal=True)
+    wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
     if journal is not None:
         sim_journal.write(first, journal[0], journal[1], made)
     runs = [first] + [simulate.run(prepared, seed=seed + number) for number in range(1, replicas)]
@@ -67,7 +70,7 @@ def predict(
         for name, value in _figures(simulate.summarise(run)).items():
             samples.setdefault(name, []).append(value)
     return Prediction(
-        simulation=simulate.summarise(first, stamp=made),
+        simulation=simulate.summarise(first, wall_s=wall_s, cpu_s=cpu_s, stamp=made),
         figures={name: float(np.mean(values)) for name, values in samples.items()},
         intervals={
             name: Interval(low=float(np.quantile(values, 0.025)), high=float(np.quantile(values, 0.975)))
@@ -77,6 +80,22 @@ def predict(
         requests=sim_journal.requests(first),
         stages=sim_journal.stages(first),
     )
+
+
+def once(frame: pl.DataFrame, pipeline: Pipeline, latency: LatencyTable, *, seed: int) -> Simulation:
+    """One simulated run, timed.
+
+    Args:
+        frame: Requests to serve, inputs named.
+        pipeline: The plan.
+        latency: Its profile.
+        seed: Start of every draw.
+    """
+    prepared = simulate.prepare(frame, pipeline, latency, seed=seed)
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    finished = simulate.run(prepared, seed=seed)
+    wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+    return simulate.summarise(finished, wall_s=wall_s, cpu_s=cpu_s)
 
 
 def _figures(simulation: Simulation) -> dict[str, float]:

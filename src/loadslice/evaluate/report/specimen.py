@@ -95,9 +95,10 @@ def _outcomes(completed: int) -> dict[str, int]:
 
 def _simulation(latencies_ms: np.ndarray) -> Simulation:
     p50, p95, p99 = (float(value) for value in np.quantile(latencies_ms, [0.5, 0.95, 0.99]))
-    engine = EngineFigures(utilisation=0.6, queue_p99=3, batches=100, failover_in=0)
+    engine = EngineFigures(utilisation=0.6, queue_p99=3, batches=100, failover_in=0, breaker_transitions=0)
     return Simulation(
         requests=len(latencies_ms),
+        attempts=len(latencies_ms),
         outcomes=_outcomes(len(latencies_ms)),
         latency_ms=LatencyMs(p50=p50, p95=p95, p99=p99, mean=float(latencies_ms.mean())),
         throughput_per_s=4.0,
