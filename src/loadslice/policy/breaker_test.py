@@ -180,6 +180,25 @@ def test_a_stage_timeout_of_a_running_call_is_a_failed_call() -> None:
     assert state_of(run) == c.OPEN
 
 
+def test_a_hung_engine_of_one_slot_opens_it_by_what_waits_behind() -> None:
+    run = Desk(one_stage({"a": TWIN, "b": TWIN}, breaker=BREAKER, timeout_ms=50))
+    for _ in range(4):
+        run.arrive()
+    run.timer(50 * MS)
+    assert state_of(run) == c.OPEN
+    assert placements(run.arrive())[0][1] == 1
+
+
+def test_a_queue_that_is_merely_long_does_not_open_it() -> None:
+    run = Desk(one_stage({"a": TWIN, "b": TWIN}, breaker=BREAKER, timeout_ms=50))
+    for _ in range(6):
+        run.arrive()
+    run.now_ns = 30 * MS
+    run.done(0)
+    run.timer(50 * MS)
+    assert state_of(run) == c.CLOSED
+
+
 def test_a_flapping_engine_changes_state_a_bounded_number_of_times() -> None:
     """Down for 5 s, up for 5 s, for ten minutes, one call every 50 ms."""
     run = guarded()

@@ -11,7 +11,7 @@ from loadslice.policy.breaker import on_time, record
 from loadslice.policy.ends import finish, leave, mark_dirty, say
 from loadslice.policy.kernel import kernel
 from loadslice.policy.queues import unlink
-from loadslice.policy.retries import deposit
+from loadslice.policy.retries import deposit, withdraw
 from loadslice.policy.routing import FAILED, HINT_FLOOR_NS, REJECTED, place, start_clock, try_again
 from loadslice.policy.tables import Int64s, State, Tables
 from loadslice.spec.outcome import Outcome, Reason
@@ -19,7 +19,7 @@ from loadslice.spec.outcome import Outcome, Reason
 COMPLETED, EXPIRED, CANCELLED = int(Outcome.COMPLETED), int(Outcome.EXPIRED), int(Outcome.CANCELLED)
 TABLE_FULL, DEADLINE, STAGE_TIMEOUT = int(Reason.TABLE_FULL), int(Reason.DEADLINE), int(Reason.STAGE_TIMEOUT)
 ENGINE_FAILED, STAGE_FAILED, CLIENT_GONE = int(Reason.ENGINE_FAILED), int(Reason.STAGE_FAILED), int(Reason.CLIENT_GONE)
-DRAINING, NO_REASON, PREFERRED = int(Reason.DRAINING), int(Reason.NONE), int(Reason.PREFERRED)
+DRAINING, NO_REASON, RETRY_BUDGET = int(Reason.DRAINING), int(Reason.NONE), int(Reason.RETRY_BUDGET)
 
 MEMORY_SHIFT = 3
 """Estimates move by 1/8 of each new observation: a slow-down of 6x is seen to two thirds after eight batches."""
@@ -60,6 +60,7 @@ def on_arrival(
     tokens: int,
     source: int,
     precision: int,
+    attempt: int = 1,
 ) -> int:
     """A request has arrived.
 
@@ -75,6 +76,7 @@ def on_arrival(
         tokens: Prompt tokens, -1 when unknown.
         source: Index into the rule sources, -1 for any other.
         precision: Lowest precision that will do, index into PRECISIONS.
+        attempt: Which attempt the client says this is, 1 the first; a repeated one spends from the retry budget.
 
     Returns:
         Row of the request, or REFUSED when it was refused at the door (its OUTCOME is among the effects).
@@ -83,10 +85,16 @@ def on_arrival(
     counters = state.counters
     counters[c.C_SUBMITTED] += 1
     request = counters[c.C_FREE_HEAD]
-    if request < 0 or counters[c.C_DRAINING] == 1:
-        reason = DRAINING if counters[c.C_DRAINING] == 1 else TABLE_FULL
+    refusal = NO_REASON
+    if counters[c.C_DRAINING] == 1:
+        refusal = DRAINING
+    elif request < 0:
+        refusal = TABLE_FULL
+    elif attempt > 1 and not withdraw(now_ns, tables, state):
+        refusal = RETRY_BUDGET
+    if refusal != NO_REASON:
         counters[c.C_OUTCOMES + REJECTED] += 1
-        say(state, c.OUTCOME, tag, REJECTED, reason, HINT_FLOOR_NS, 0)
+        say(state, c.OUTCOME, tag, REJECTED, refusal, HINT_FLOOR_NS, 0)
         return c.REFUSED
     row = state.requests[request]
     counters[c.C_FREE_HEAD] = row[c.R_NEXT]
@@ -104,7 +112,8 @@ def on_arrival(
     row[c.R_ENGINE] = -1
     row[c.R_ATTEMPTS] = 1
     row[c.R_PROBE] = 0
-    deposit(tables, state)
+    if attempt <= 1:
+        deposit(tables, state)
     epoch = row[c.R_EPOCH]
     start_clock(now_ns, tables, state, request)
     place(now_ns, tables, state, request, 0)
@@ -288,9 +297,26 @@ def expire(now_ns: int, tables: Tables, state: State, request: int) -> None:
 
 
 @kernel
+def stands_still(now_ns: int, tables: Tables, state: State, engine: int) -> bool:
+    """Whether every slot of an engine has been at its batch for longer than the batch's stage allows."""
+    first = tables.engines[engine, c.E_FIRST_SLOT]
+    for slot in range(first, first + tables.engines[engine, c.E_MAX_INFLIGHT]):
+        batch = state.batches[slot]
+        allowed_ns = tables.stages[batch[c.B_STAGE], c.S_TIMEOUT_NS]
+        if batch[c.B_BUSY] == 0 or now_ns - batch[c.B_STARTED_NS] < allowed_ns:
+            return False
+    return True
+
+
+@kernel
 def sweep_queue(now_ns: int, tables: Tables, state: State, engine: int) -> None:
-    """Expire what is due in an engine's queue and find the next expiry."""
+    """Expire what is due in an engine's queue and find the next expiry.
+
+    A wait that is too long is not the engine's fault, unless the engine stands still: then each is a failed call, or a
+    hung engine with few slots would never show its breaker enough of them.
+    """
     following = c.FOREVER
+    standing = stands_still(now_ns, tables, state, engine)
     for priority in range(c.CLASSES):
         for lane in range(state.lanes.shape[2]):
             request = state.lanes[engine, priority, lane, c.L_HEAD]
@@ -299,6 +325,8 @@ def sweep_queue(now_ns: int, tables: Tables, state: State, engine: int) -> None:
                 after = row[c.R_NEXT]
                 if row[c.R_EXPIRY_NS] <= now_ns:
                     unlink(tables, state, request)
+                    if standing:
+                        record(now_ns, tables, state, request, c.FAILED_CALL)
                     expire(now_ns, tables, state, request)
                 else:
                     following = min(following, row[c.R_EXPIRY_NS])
@@ -327,8 +355,6 @@ def sweep_batches(now_ns: int, tables: Tables, state: State, engine: int) -> Non
             else:
                 following = min(following, row[c.R_EXPIRY_NS])
         batch[c.B_EXPIRY_NS] = following
-        if state.breakers[batch[c.B_STAGE], engine, c.X_STATE] == c.OPEN:
-            evacuate(now_ns, tables, state, batch[c.B_STAGE], engine)
 
 
 @kernel
@@ -342,9 +368,9 @@ def on_timer(now_ns: int, tables: Tables, state: State) -> int:
             sweep_batches(now_ns, tables, state, engine)
             if state.engines[engine, c.N_BREAKER_NS] <= now_ns:
                 on_time(now_ns, tables, state, engine)
-                for stage in range(tables.stages.shape[0]):
-                    if state.breakers[stage, engine, c.X_STATE] == c.OPEN:
-                        evacuate(now_ns, tables, state, stage, engine)
+            for stage in range(tables.stages.shape[0]):
+                if state.breakers[stage, engine, c.X_STATE] == c.OPEN:
+                    evacuate(now_ns, tables, state, stage, engine)
             mark_dirty(state, engine)
     close(now_ns, tables, state)
     return 0

@@ -48,7 +48,18 @@ def decide(events: Int64s, tables: Tables, state: State, results: Int64s, effect
         answer = 0
         if kind == ARRIVAL:
             desk.on_arrival(
-                now_ns, tables, state, event[2], event[3], event[4], event[5], event[6], event[7], event[8], event[9]
+                now_ns,
+                tables,
+                state,
+                event[2],
+                event[3],
+                event[4],
+                event[5],
+                event[6],
+                event[7],
+                event[8],
+                event[9],
+                event[10],
             )
         elif kind == BATCH_DONE:
             members = 0

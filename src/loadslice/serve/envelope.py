@@ -11,6 +11,7 @@ from loadslice.serve.refusals import NS_PER_MS, RefusalError
 from loadslice.spec.pipeline import CLASSES, PRECISIONS, Pipeline
 
 DEFAULT_CLASS = CLASSES.index("critical")
+ATTEMPT_MAX = 1000
 DEADLINE_MS_MAX = 86_400_000.0
 
 
@@ -25,6 +26,8 @@ class Envelope(NamedTuple):
     """Index into the sources that rules look at; -1: any other."""
     precision: int
     """Lowest precision that will do; 0: any."""
+    attempt: int
+    """Which attempt the client says this is, 1 the first."""
     input: str | None
 
 
@@ -64,6 +67,11 @@ class EnvelopeReader:
             if text not in self._precisions:
                 raise RefusalError(400, f"x-loadslice-min-precision must be one of {', '.join(PRECISIONS)}")
             precision = self._precisions[text]
+        attempt = 1
+        if (text := headers.get("x-loadslice-attempt")) is not None:
+            if not (text.isascii() and text.isdigit() and 1 <= int(text[:10]) <= ATTEMPT_MAX):
+                raise RefusalError(400, f"x-loadslice-attempt must be a number from 1 to {ATTEMPT_MAX}")
+            attempt = int(text)
         source = self._text(headers, "x-loadslice-source")
         identity = self._text(headers, "x-request-id") or self._text(headers, "traceparent")
         return Envelope(
@@ -73,6 +81,7 @@ class EnvelopeReader:
             source=source,
             source_index=-1 if source is None else self._sources.get(source, -1),
             precision=precision,
+            attempt=attempt,
             input=self._text(headers, "x-loadslice-input"),
         )
 

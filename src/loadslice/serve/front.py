@@ -257,6 +257,7 @@ def _enter(envelope: Envelope, identity: str | None, work: Work, bucket: int, re
         source=envelope.source,
         source_index=envelope.source_index,
         precision=envelope.precision,
+        attempt=envelope.attempt,
         id=identity,
         input=envelope.input,
         received_ns=received_ns,

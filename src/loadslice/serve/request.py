@@ -42,6 +42,7 @@ class Request:
     received_ns: int
     done: asyncio.Future[None]
     """Resolved when the outcome is known; cancelled when the client has gone."""
+    attempt: int = 1
     tag: int = -1
     row: int = -1
     arrival_ns: int = -1

@@ -96,6 +96,7 @@ class Shell:
             -1,
             request.source_index,
             request.precision,
+            request.attempt,
         )
         self._note(events.ARRIVAL, now_ns, *arguments)
         desk.on_arrival(now_ns, self.tables, self.state, *arguments)

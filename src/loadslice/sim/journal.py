@@ -64,7 +64,7 @@ def requests(finished: Run) -> pl.DataFrame:
     return _typed(
         {
             "tag": np.arange(rows),
-            "arrival_ns": traffic.arrival_ns,
+            "arrival_ns": record.start_ns,
             "end_ns": record.end_ns,
             "outcome": [names[code - Outcome.COMPLETED] for code in record.outcome],
             "reason": [REASONS[code] for code in record.reason],

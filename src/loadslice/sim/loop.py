@@ -1,8 +1,8 @@
 """Virtual time around the policy core: merge arrivals, completions and timers, and carry decisions out.
 
 Arrivals are read from the sorted trace and never pushed anywhere; each batch slot has at most one pending completion;
-the core has one next timer. At equal times completions come first, then timers, then arrivals; among completions the
-lower slot. The loop decides nothing.
+the core has one next timer. At equal times completions come first, then timers, faults, clients, and arrivals; among
+completions the lower slot. The loop decides nothing.
 
 Engines of one machine slow each other: a running batch moves at ``1 / contention`` while another slot runs, and all
 share the cores once busy threads outnumber them. Whenever the set of running batches changes, what is left of each is
@@ -17,7 +17,11 @@ from loadslice.policy import columns as c
 from loadslice.policy import desk, events
 from loadslice.policy.kernel import kernel
 from loadslice.policy.tables import Int64s, State, Tables
+from loadslice.sim import clients
+from loadslice.sim.clients import Behaviour, Diary
+from loadslice.sim.faults import DOWN, FAULT_AT_NS, FAULT_ENGINE, FAULT_KIND, FAULT_PPM, PACE, UP
 from loadslice.sim.service import Float64s, Service, draw_ns
+from loadslice.spec.outcome import Outcome
 
 
 class Traffic(NamedTuple):
@@ -44,18 +48,22 @@ class Traffic(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What a run leaves behind."""
+    """What a run leaves behind. A attempts: as many as requests unless clients come back."""
 
+    start_ns: Int64s
+    """[A] when the attempt reached the core; -1: it never did"""
     outcome: Int64s
-    """[N]"""
+    """[A]"""
     reason: Int64s
-    """[N]"""
+    """[A]"""
     end_ns: Int64s
-    """[N]"""
+    """[A]"""
     hint_ns: Int64s
-    """[N]"""
+    """[A]"""
+    wrong: Int64s
+    """[A] 1 when an engine answered it wrongly at some stage"""
     timeline: Int64s
-    """[N or 0, S, TIMELINE_COLUMNS]"""
+    """[A or 0, S, TIMELINE_COLUMNS]"""
     queue_seen: Int64s
     """[E, QUEUE_SEEN] how often a placement found that many waiting, itself included"""
     events: Int64s
@@ -69,41 +77,53 @@ class Record(NamedTuple):
 T_ENGINE, T_REASON, T_ENQUEUED_NS, T_DISPATCHED_NS, T_DONE_NS, T_BATCH_ROWS, TIMELINE_COLUMNS = range(7)
 QUEUE_SEEN = 1024
 N_EVENTS, N_EFFECTS, N_CALLS = range(3)
+COMPLETED, CANCELLED = int(Outcome.COMPLETED), int(Outcome.CANCELLED)
 
 OVERFULL = -1
 """The event log had too little room; nothing else can stop a run."""
 
 
 class Clockwork(NamedTuple):
-    """Completions in flight. One row per batch slot."""
+    """Work in flight, one row per batch slot, and how engines are doing."""
 
     done_ns: Int64s
-    """[slots] FOREVER when idle"""
+    """[slots] FOREVER when idle or standing still"""
+    running: Int64s
+    """[slots] 1 while a batch runs"""
     left_ns: Float64s
-    """[slots] work left, in ns of having the machine to itself"""
+    """[slots] work left, in ns of a well engine that has the machine to itself"""
     speed: Float64s
     """[slots] work done per ns"""
     since_ns: Int64s
     """[slots] when ``left_ns`` was true"""
+    pace_ppm: Int64s
+    """[E] time per unit of work, in millionths of a well engine's; 0: it stands still"""
+    wrong: Int64s
+    """[E] 1 while answers are wrong"""
     results: Int64s
     """[largest batch, 2] scratch: what a batch's members ask of the next stage"""
 
 
 def idle_clockwork(state: State) -> Clockwork:
     """Nothing in flight. Made outside the loop: compiled code allocates nothing."""
-    slots = len(state.batches)
+    slots, engines = len(state.batches), len(state.engines)
     return Clockwork(
-        np.full(slots, c.FOREVER, np.int64),
-        np.zeros(slots),
-        np.ones(slots),
-        np.zeros(slots, np.int64),
-        np.zeros((state.members.shape[1], 2), np.int64),
+        done_ns=np.full(slots, c.FOREVER, np.int64),
+        running=np.zeros(slots, np.int64),
+        left_ns=np.zeros(slots),
+        speed=np.ones(slots),
+        since_ns=np.zeros(slots, np.int64),
+        pace_ppm=np.full(engines, c.PPM, np.int64),
+        wrong=np.zeros(engines, np.int64),
+        results=np.zeros((state.members.shape[1], 2), np.int64),
     )
 
 
 @kernel
 def log_event(record: Record, row: tuple[int, ...]) -> None:
-    """Append one call to the event log."""
+    """Append one call to the event log, where one is kept."""
+    if record.events.shape[0] == 0:
+        return
     at = record.counts[N_EVENTS]
     for column in range(len(row)):
         record.events[at, column] = row[column]
@@ -111,117 +131,262 @@ def log_event(record: Record, row: tuple[int, ...]) -> None:
 
 
 @kernel
+def set_speed(now_ns: int, clockwork: Clockwork, slot: int, speed: float) -> None:
+    """Carry what is left of a running batch over to a new speed."""
+    if speed == clockwork.speed[slot]:
+        return
+    clockwork.left_ns[slot] -= (now_ns - clockwork.since_ns[slot]) * clockwork.speed[slot]
+    clockwork.since_ns[slot] = now_ns
+    clockwork.speed[slot] = speed
+    if speed > 0.0:
+        clockwork.done_ns[slot] = now_ns + max(1, int(clockwork.left_ns[slot] / speed + 0.5))
+    else:
+        clockwork.done_ns[slot] = c.FOREVER
+
+
+@kernel
 def change_speed(now_ns: int, service: Service, state: State, clockwork: Clockwork) -> None:
-    """Carry what is left of every running batch over to the speed of the present company."""
+    """Set the speed of every running batch by its engine's pace and the present company."""
     busy = 0
     threads = 0
-    for slot in range(clockwork.done_ns.shape[0]):
-        if clockwork.done_ns[slot] < c.FOREVER:
+    for slot in range(clockwork.running.shape[0]):
+        if clockwork.running[slot] == 1:
             sharing = service.threads[state.batches[slot, c.B_ENGINE]]
             threads += sharing
             busy += 1 if sharing > 0 else 0
     crowding = max(1.0, threads / service.cores)
-    for slot in range(clockwork.done_ns.shape[0]):
-        if clockwork.done_ns[slot] == c.FOREVER:
+    for slot in range(clockwork.running.shape[0]):
+        if clockwork.running[slot] == 0:
             continue
         batch = state.batches[slot]
         engine = batch[c.B_ENGINE]
-        speed = 1.0
-        if service.threads[engine] > 0:
+        pace = clockwork.pace_ppm[engine]
+        speed = c.PPM / pace if pace > 0 else 0.0
+        if service.threads[engine] > 0 and service.cores < np.inf:
             if busy > 1:
-                speed = 1.0 / service.contention[batch[c.B_STAGE], engine, batch[c.B_BUCKET]]
+                speed /= service.contention[batch[c.B_STAGE], engine, batch[c.B_BUCKET]]
             speed /= crowding
-        if speed == clockwork.speed[slot]:
-            continue
-        clockwork.left_ns[slot] -= (now_ns - clockwork.since_ns[slot]) * clockwork.speed[slot]
-        clockwork.since_ns[slot] = now_ns
-        clockwork.speed[slot] = speed
-        clockwork.done_ns[slot] = now_ns + max(1, int(clockwork.left_ns[slot] / speed + 0.5))
+        set_speed(now_ns, clockwork, slot, speed)
 
 
 @kernel
-def carry_out(now_ns: int, seed: int, state: State, service: Service, clockwork: Clockwork, record: Record) -> None:
-    """Do what the core has just said."""
-    shared = service.cores < np.inf
-    started = False
+def start_batch(
+    now_ns: int, seed: int, state: State, service: Service, clockwork: Clockwork, record: Record, slot: int
+) -> None:
+    """A batch starts on a well engine that has the machine to itself; `change_speed` knows better."""
+    batch = state.batches[slot]
+    stage = batch[c.B_STAGE]
+    engine = batch[c.B_ENGINE]
+    first = state.members[slot, 0, c.M_TAG]
+    took_ns = draw_ns(service, seed, first, stage, engine, batch[c.B_BUCKET], batch[c.B_ROWS])
+    clockwork.running[slot] = 1
+    clockwork.left_ns[slot] = took_ns
+    clockwork.since_ns[slot] = now_ns
+    clockwork.speed[slot] = 1.0
+    clockwork.done_ns[slot] = now_ns + max(1, int(took_ns + 0.5))
+    if clockwork.pace_ppm[engine] != c.PPM:
+        pace = clockwork.pace_ppm[engine]
+        set_speed(now_ns, clockwork, slot, c.PPM / pace if pace > 0 else 0.0)
     timed = record.timeline.shape[0] > 0
+    if timed or clockwork.wrong[engine] == 1:
+        for member in range(batch[c.B_COUNT]):
+            tag = state.members[slot, member, c.M_TAG]
+            record.wrong[tag] |= clockwork.wrong[engine]
+            if timed:
+                record.timeline[tag, stage, T_DISPATCHED_NS] = now_ns
+                record.timeline[tag, stage, T_BATCH_ROWS] = batch[c.B_ROWS]
+
+
+@kernel
+def carry_out(
+    now_ns: int,
+    seed: int,
+    state: State,
+    service: Service,
+    behaviour: Behaviour,
+    diary: Diary,
+    clockwork: Clockwork,
+    record: Record,
+    requests: int,
+) -> None:
+    """Do what the core has just said."""
+    started = False
     for index in range(state.counters[c.C_EFFECTS]):
         effect = state.effects[index]
         kind = effect[c.F_KIND]
+        tag = effect[c.F_TAG]
         if record.effects.shape[0] > 0:
             for column in range(c.EFFECT_COLUMNS):
                 record.effects[record.counts[N_EFFECTS], column] = effect[column]
             record.counts[N_EFFECTS] += 1
         if kind == c.DISPATCH:
-            slot = effect[c.F_TAG]
-            batch = state.batches[slot]
-            stage = effect[c.F_B]
-            first = state.members[slot, 0, c.M_TAG]
-            took_ns = draw_ns(service, seed, first, stage, effect[c.F_A], batch[c.B_BUCKET], batch[c.B_ROWS])
-            clockwork.done_ns[slot] = now_ns + max(1, int(took_ns + 0.5))
-            clockwork.left_ns[slot] = took_ns
-            clockwork.speed[slot] = 1.0
-            clockwork.since_ns[slot] = now_ns
+            start_batch(now_ns, seed, state, service, clockwork, record, tag)
             started = True
-            if timed:
-                for member in range(batch[c.B_COUNT]):
-                    line = record.timeline[state.members[slot, member, c.M_TAG], stage]
-                    line[T_DISPATCHED_NS] = now_ns
-                    line[T_BATCH_ROWS] = batch[c.B_ROWS]
         elif kind == c.PLACED:
             seen = state.engines[effect[c.F_B], c.N_QUEUED]
             record.queue_seen[effect[c.F_B], min(seen, QUEUE_SEEN - 1)] += 1
-            if timed:
-                line = record.timeline[effect[c.F_TAG], effect[c.F_A]]
+            if diary.row.shape[0] > 0:
+                diary.row[tag] = effect[c.F_D]
+            if record.timeline.shape[0] > 0:
+                line = record.timeline[tag, effect[c.F_A]]
                 line[T_ENGINE] = effect[c.F_B]
                 line[T_REASON] = effect[c.F_C]
                 line[T_ENQUEUED_NS] = now_ns
         elif kind == c.OUTCOME:
-            tag = effect[c.F_TAG]
             record.outcome[tag] = effect[c.F_A]
             record.reason[tag] = effect[c.F_B]
             record.hint_ns[tag] = effect[c.F_C]
             record.end_ns[tag] = now_ns
+            # A client that is still there hears of it, and may come back; one that has cancelled planned that itself.
+            refused = effect[c.F_A] != COMPLETED and effect[c.F_A] != CANCELLED
+            if behaviour.timeout_ns > 0 and refused and now_ns < record.start_ns[tag] + behaviour.timeout_ns:
+                clients.come_back(now_ns, seed, behaviour, diary, tag, requests, effect[c.F_C])
     record.counts[N_CALLS] += 1
-    if shared and started:
+    if started and service.cores < np.inf:
         change_speed(now_ns, service, state, clockwork)
 
 
 @kernel
 def complete(
-    now_ns: int,
-    slot: int,
-    tables: Tables,
-    state: State,
-    traffic: Traffic,
-    clockwork: Clockwork,
-    record: Record,
+    now_ns: int, slot: int, tables: Tables, state: State, traffic: Traffic, clockwork: Clockwork, record: Record
 ) -> None:
     """Tell the core that a batch has ended, with what its members ask of the next stage."""
     results = clockwork.results
     stage = state.batches[slot, c.B_STAGE]
-    count = state.batches[slot, c.B_COUNT]
     epoch = state.batches[slot, c.B_EPOCH]
     following = min(stage + 1, tables.stages.shape[0] - 1)
-    logged = record.events.shape[0] > 0
-    if logged:
-        log_event(record, (events.BATCH_DONE, now_ns, slot, epoch))
-    for member in range(count):
+    requests = traffic.arrival_ns.shape[0]
+    log_event(record, (events.BATCH_DONE, now_ns, slot, epoch))
+    for member in range(state.batches[slot, c.B_COUNT]):
         tag = state.members[slot, member, c.M_TAG]
-        work = traffic.work[tag]
+        work = traffic.work[tag if tag < requests else tag % requests]
         results[member, 0] = traffic.items[work, following]
         results[member, 1] = traffic.bucket[work, following]
-        if logged:
-            log_event(record, (events.RESULT, now_ns, results[member, 0], results[member, 1]))
+        log_event(record, (events.RESULT, now_ns, results[member, 0], results[member, 1]))
         if record.timeline.shape[0] > 0:
             record.timeline[tag, stage, T_DONE_NS] = now_ns
+    clockwork.running[slot] = 0
     clockwork.done_ns[slot] = c.FOREVER
     desk.on_batch_done(now_ns, tables, state, slot, epoch, results)
 
 
 @kernel
+def attempt(
+    now_ns: int,
+    seed: int,
+    tag: int,
+    tables: Tables,
+    state: State,
+    traffic: Traffic,
+    behaviour: Behaviour,
+    diary: Diary,
+    record: Record,
+) -> None:
+    """An attempt of a request arrives."""
+    requests = traffic.arrival_ns.shape[0]
+    logical = tag if tag < requests else tag % requests
+    number = 1 if tag < requests else tag // requests + 1
+    relative_ns = traffic.deadline_ns[logical]
+    if behaviour.timeout_ns > 0:
+        clients.start_waiting(now_ns, seed, behaviour, diary, tag)
+        if behaviour.states_deadline == 1:
+            relative_ns = min(relative_ns, behaviour.timeout_ns)
+        if behaviour.states_attempt == 0:
+            number = 1
+    deadline_ns = now_ns + relative_ns if relative_ns < c.FOREVER else c.FOREVER
+    work = traffic.work[logical]
+    items = traffic.items[work, 0]
+    bucket = traffic.bucket[work, 0]
+    tokens = traffic.tokens[logical]
+    source = traffic.source[logical]
+    priority = traffic.priority[logical]
+    precision = traffic.precision[logical]
+    record.start_ns[tag] = now_ns
+    log_event(
+        record,
+        (events.ARRIVAL, now_ns, tag, priority, deadline_ns, items, bucket, tokens, source, precision, number),
+    )
+    desk.on_arrival(now_ns, tables, state, tag, priority, deadline_ns, items, bucket, tokens, source, precision, number)
+
+
+@kernel
+def client_acts(
+    now_ns: int,
+    seed: int,
+    tables: Tables,
+    state: State,
+    traffic: Traffic,
+    behaviour: Behaviour,
+    diary: Diary,
+    record: Record,
+) -> bool:
+    """The first thing that clients have planned happens.
+
+    Returns:
+        Whether the core was called.
+    """
+    requests = traffic.arrival_ns.shape[0]
+    tag = diary.heap[0, clients.H_TAG]
+    kind = diary.heap[0, clients.H_KIND]
+    clients.drop_first(diary)
+    if kind == clients.ATTEMPT:
+        attempt(now_ns, seed, tag, tables, state, traffic, behaviour, diary, record)
+        return True
+    inside = record.outcome[tag] == 0
+    if kind == clients.GIVE_UP and (inside or record.outcome[tag] != COMPLETED) and record.end_ns[tag] <= now_ns:
+        answered = not inside and record.end_ns[tag] < record.start_ns[tag] + behaviour.timeout_ns
+        if not answered:
+            clients.come_back(now_ns, seed, behaviour, diary, tag, requests, 0)
+    if inside and behaviour.cancels == 1:
+        log_event(record, (events.CANCEL, now_ns, diary.row[tag], tag))
+        desk.on_cancel(now_ns, tables, state, diary.row[tag], tag)
+        return True
+    return False
+
+
+@kernel
+def befall(
+    now_ns: int, change: Int64s, tables: Tables, state: State, service: Service, clockwork: Clockwork, record: Record
+) -> bool:
+    """Something changes about an engine.
+
+    Returns:
+        Whether the core was told.
+    """
+    engine = change[FAULT_ENGINE]
+    kind = change[FAULT_KIND]
+    if kind == PACE:
+        clockwork.pace_ppm[engine] = change[FAULT_PPM]
+        change_speed(now_ns, service, state, clockwork)
+        return False
+    if kind == DOWN:
+        for slot in range(clockwork.running.shape[0]):
+            if state.batches[slot, c.B_ENGINE] == engine:
+                clockwork.running[slot] = 0
+                clockwork.done_ns[slot] = c.FOREVER
+        log_event(record, (events.ENGINE_DOWN, now_ns, engine, 0))
+        desk.on_engine_down(now_ns, tables, state, engine)
+        return True
+    if kind == UP:
+        log_event(record, (events.ENGINE_UP, now_ns, engine, 0))
+        desk.on_engine_up(now_ns, tables, state, engine)
+        return True
+    clockwork.wrong[engine] = change[FAULT_PPM]
+    return False
+
+
+@kernel
 def run(
-    seed: int, tables: Tables, state: State, service: Service, traffic: Traffic, clockwork: Clockwork, record: Record
+    seed: int,
+    tables: Tables,
+    state: State,
+    service: Service,
+    traffic: Traffic,
+    faults: Int64s,
+    behaviour: Behaviour,
+    diary: Diary,
+    clockwork: Clockwork,
+    record: Record,
 ) -> int:
     """Simulate to the end of the last request.
 
@@ -231,6 +396,9 @@ def run(
         state: Fresh; idle again afterwards.
         service: Service-time distributions.
         traffic: Requests.
+        faults: [changes, FAULT_COLUMNS] in order of time.
+        behaviour: Clients.
+        diary: From `clients.empty_diary`; changed.
         clockwork: From `idle_clockwork`; changed.
         record: Filled.
 
@@ -239,9 +407,8 @@ def run(
     """
     slots = state.batches.shape[0]
     requests = traffic.arrival_ns.shape[0]
-    logged = record.events.shape[0] > 0
-    shared = service.cores < np.inf
     arrival = 0
+    fault = 0
     while True:
         done_slot = 0
         done_ns = clockwork.done_ns[0]
@@ -250,40 +417,34 @@ def run(
                 done_ns = clockwork.done_ns[slot]
                 done_slot = slot
         timer_ns = desk.next_timer_ns(state)
+        client_ns = clients.due_ns(diary)
         arrival_ns = traffic.arrival_ns[arrival] if arrival < requests else c.FOREVER
-        now_ns = min(done_ns, timer_ns, arrival_ns)
-        if now_ns == c.FOREVER:
+        work_ns = min(done_ns, timer_ns, client_ns, arrival_ns)
+        fault_ns = faults[fault, FAULT_AT_NS] if fault < faults.shape[0] else c.FOREVER
+        # Faults after the last request change nothing, but one may be what a standing engine waits for.
+        if work_ns == c.FOREVER and (fault_ns == c.FOREVER or state.counters[c.C_IN_SYSTEM] == 0):
             return int(record.counts[N_CALLS])
-        if logged and (
+        now_ns = min(work_ns, fault_ns)
+        if record.events.shape[0] > 0 and (
             record.counts[N_EVENTS] + state.members.shape[1] + 2 > record.events.shape[0]
             or record.counts[N_EFFECTS] + state.effects.shape[0] > record.effects.shape[0]
         ):
             return OVERFULL
+        called = True
         if done_ns == now_ns:
             complete(now_ns, done_slot, tables, state, traffic, clockwork, record)
-            if shared:
+            if service.cores < np.inf:
                 change_speed(now_ns, service, state, clockwork)
         elif timer_ns == now_ns:
-            if logged:
-                log_event(record, (events.TIMER, now_ns, 0, 0))
+            log_event(record, (events.TIMER, now_ns, 0, 0))
             desk.on_timer(now_ns, tables, state)
+        elif fault_ns == now_ns:
+            called = befall(now_ns, faults[fault], tables, state, service, clockwork, record)
+            fault += 1
+        elif client_ns == now_ns:
+            called = client_acts(now_ns, seed, tables, state, traffic, behaviour, diary, record)
         else:
-            work = traffic.work[arrival]
-            relative_ns = traffic.deadline_ns[arrival]
-            deadline_ns = arrival_ns + relative_ns if relative_ns < c.FOREVER else c.FOREVER
-            items = traffic.items[work, 0]
-            bucket = traffic.bucket[work, 0]
-            tokens = traffic.tokens[arrival]
-            source = traffic.source[arrival]
-            priority = traffic.priority[arrival]
-            precision = traffic.precision[arrival]
-            if logged:
-                log_event(
-                    record,
-                    (events.ARRIVAL, now_ns, arrival, priority, deadline_ns, items, bucket, tokens, source, precision),
-                )
-            desk.on_arrival(
-                now_ns, tables, state, arrival, priority, deadline_ns, items, bucket, tokens, source, precision
-            )
+            attempt(now_ns, seed, arrival, tables, state, traffic, behaviour, diary, record)
             arrival += 1
-        carry_out(now_ns, seed, state, service, clockwork, record)
+        if called:
+            carry_out(now_ns, seed, state, service, behaviour, diary, clockwork, record, requests)

@@ -6,15 +6,19 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from loadslice.policy import columns as c
 from loadslice.policy import events
 from loadslice.policy.tables import Int64s, State, Tables, fresh, lower, rule_sources
 from loadslice.sim import loop
+from loadslice.sim.clients import Behaviour, empty_diary, lower_clients
+from loadslice.sim.faults import lower_faults
 from loadslice.sim.loop import Record, Traffic
 from loadslice.sim.service import GRID, Float64s, Service, lower_service, quantile_function
 from loadslice.sim.traffic import lower_traffic
 from loadslice.spec import simulation as spec
+from loadslice.spec.faults import Clients, Fault
 from loadslice.spec.files import Stamp
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
 from loadslice.spec.outcome import OUTCOMES, Outcome
@@ -34,8 +38,9 @@ class Run(NamedTuple):
     state: State
     traffic: Traffic
     record: Record
+    behaviour: Behaviour
     overhead_ns: Int64s
-    """[N] time a request spends outside the core, added to its latency"""
+    """[A] time a request spends outside the core, added to its latency"""
     warnings: list[str]
     seed: int
     basis: spec.Basis
@@ -49,12 +54,22 @@ class Prepared(NamedTuple):
     service: Service
     traffic: Traffic
     overhead: Milliseconds | None
+    faults: Int64s
+    behaviour: Behaviour
     warnings: list[str]
     basis: spec.Basis
 
 
-def prepare(trace: pl.DataFrame, pipeline: Pipeline, latency: LatencyTable, *, seed: int = 0) -> Prepared:
-    """Lower pipeline, profile and trace.
+def prepare(
+    trace: pl.DataFrame,
+    pipeline: Pipeline,
+    latency: LatencyTable,
+    *,
+    seed: int = 0,
+    faults: list[Fault] | None = None,
+    clients: Clients | None = None,
+) -> Prepared:
+    """Lower pipeline, profile and trace; and what goes wrong and who comes back, if anything and anybody.
 
     Raises:
         InputError: A stage without times, or a trace that does not fit; one line, with the next command.
@@ -67,6 +82,8 @@ def prepare(trace: pl.DataFrame, pipeline: Pipeline, latency: LatencyTable, *, s
         service,
         traffic,
         latency.overhead_ms,
+        lower_faults(faults or [], pipeline),
+        lower_clients(clients),
         service_warnings + traffic_warnings,
         _basis(pipeline, latency),
     )
@@ -109,35 +126,41 @@ def run(prepared: Prepared, *, seed: int = 0, journal: bool = False) -> Run:
         The run; exactly one outcome per request.
     """
     tables, traffic = prepared.tables, prepared.traffic
-    requests, stages = len(traffic.arrival_ns), len(tables.stages)
+    behaviour = prepared.behaviour
+    requests, stages = len(traffic.arrival_ns) * behaviour.attempts, len(tables.stages)
     timed = journal or requests * stages <= TIMELINE_CELLS_MAX
     log_rows = requests * (3 * stages + 4) + 1_024 if journal else 0
     while True:
         state = fresh(tables, prepared.pipeline.max_requests)
         record = Record(
+            start_ns=np.full(requests, -1, np.int64),
             outcome=np.zeros(requests, np.int64),
             reason=np.zeros(requests, np.int64),
             end_ns=np.zeros(requests, np.int64),
             hint_ns=np.zeros(requests, np.int64),
+            wrong=np.zeros(requests, np.int64),
             timeline=np.full((requests if timed else 0, stages, loop.TIMELINE_COLUMNS), -1, np.int64),
             queue_seen=np.zeros((len(tables.engines), loop.QUEUE_SEEN), np.int64),
             events=np.zeros((log_rows, events.EVENT_COLUMNS), np.int64),
             effects=np.zeros((log_rows + len(state.effects) if log_rows else 0, c.EFFECT_COLUMNS), np.int64),
             counts=np.zeros(3, np.int64),
         )
+        diary, clockwork = empty_diary(len(traffic.arrival_ns), behaviour), loop.idle_clockwork(state)
+        service, faults = prepared.service, prepared.faults
         if (
-            loop.run(seed, tables, state, prepared.service, traffic, loop.idle_clockwork(state), record)
+            loop.run(seed, tables, state, service, traffic, faults, behaviour, diary, clockwork, record)
             != loop.OVERFULL
         ):
             break
         log_rows *= 2
-    assert (record.outcome != Outcome.NONE).all(), "every request ends in exactly one outcome"
+    assert ((record.outcome != Outcome.NONE) == (record.start_ns >= 0)).all(), "exactly one outcome per attempt"
     return Run(
         prepared.pipeline,
         tables,
         state,
         traffic,
         record,
+        behaviour,
         _overhead_ns(prepared.overhead, requests, seed),
         prepared.warnings,
         seed,
@@ -153,11 +176,24 @@ def _overhead_ns(times: Milliseconds | None, requests: int, seed: int) -> Int64s
 
 
 def latency_ms(finished: Run) -> Float64s:
-    """Latency of each completed request, milliseconds, in arrival order."""
+    """Latency of each completed attempt, milliseconds, in arrival order."""
     done = finished.record.outcome == Outcome.COMPLETED
-    taken = finished.record.end_ns - finished.traffic.arrival_ns + finished.overhead_ns
-    times: Float64s = taken[done] / _NS_PER_MS
+    times: Float64s = taken_ns(finished)[done] / _NS_PER_MS
     return times
+
+
+def taken_ns(finished: Run) -> Int64s:
+    """Time from the start of each attempt to its end, what is spent outside the core included."""
+    return finished.record.end_ns - finished.record.start_ns + finished.overhead_ns
+
+
+def in_time(finished: Run) -> NDArray[np.bool_]:
+    """Attempts that were answered well before their deadline, and while their client was still there."""
+    deadline_ns = np.tile(finished.traffic.deadline_ns, finished.behaviour.attempts)
+    if finished.behaviour.timeout_ns:
+        deadline_ns = np.minimum(deadline_ns, finished.behaviour.timeout_ns)
+    done: NDArray[np.bool_] = finished.record.outcome == Outcome.COMPLETED
+    return done & (taken_ns(finished) <= deadline_ns)
 
 
 def at_speed(trace: pl.DataFrame, speed: float) -> pl.DataFrame:
@@ -183,13 +219,14 @@ def summarise(
     times = latency_ms(finished)
     span_s = max(int(record.end_ns.max()), 1) / _NS_PER_S
     done = record.outcome == Outcome.COMPLETED
-    in_time = done & (record.end_ns - traffic.arrival_ns + finished.overhead_ns <= traffic.deadline_ns)
     return spec.Simulation(
         requests=requests,
+        attempts=int((record.start_ns >= 0).sum()),
+        wrong_answers=int((done & (record.wrong == 1)).sum()),
         outcomes=dict(zip(OUTCOMES, map(int, counts), strict=True)),
         latency_ms=percentiles(times),
         throughput_per_s=int(done.sum()) / span_s,
-        goodput_per_s=int(in_time.sum()) / span_s,
+        goodput_per_s=int(in_time(finished).sum()) / span_s,
         energy_j=_energy_j(finished, span_s),
         cost=None,
         engines=_engine_figures(finished, span_s),
@@ -210,7 +247,7 @@ def digest(finished: Run) -> str:
     """Hash of how and when every request ended: same inputs and seed, same hash, in any process."""
     record = finished.record
     sha = hashlib.sha256()
-    for column in (finished.traffic.arrival_ns, record.outcome, record.reason, record.end_ns, record.hint_ns):
+    for column in (record.start_ns, record.outcome, record.reason, record.end_ns, record.hint_ns):
         sha.update(np.ascontiguousarray(column, dtype="<i8").tobytes())
     return sha.hexdigest()
 
@@ -244,6 +281,7 @@ def _engine_figures(finished: Run, span_s: float) -> dict[str, spec.EngineFigure
             queue_p99=float(np.searchsorted(np.cumsum(seen), 0.99 * seen.sum())) if seen.sum() else 0.0,
             batches=int(counts[c.N_BATCHES]),
             failover_in=int(counts[c.N_FAILOVER_IN]),
+            breaker_transitions=int(finished.state.breakers[:, e, c.X_TRANSITIONS].sum()),
         )
     return figures
 

@@ -27,7 +27,7 @@ class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
     """99th percentile of the queue length that placements found."""
     batches: int
     failover_in: int
-    breaker_transitions: int | None = None
+    breaker_transitions: int
 
 
 class StageFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,11 +44,16 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     """Result of `loadslice simulate`."""
 
     requests: int
+    attempts: int
+    """As many as requests, unless clients come back."""
     outcomes: dict[str, int]
+    """Of attempts; they add up."""
+    wrong_answers: int = 0
+    """Completed attempts that a faulty engine answered wrongly."""
     latency_ms: LatencyMs
     throughput_per_s: float
     goodput_per_s: float
-    """Completed within their deadline, per second."""
+    """Completed within their deadline and their client's patience, per second."""
     energy_j: float | None
     cost: dict[str, float | str] | None
     engines: dict[str, EngineFigures]

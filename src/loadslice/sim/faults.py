@@ -1,0 +1,40 @@
+"""Faults in virtual time: a sorted list of changes to engines."""
+
+import numpy as np
+
+from loadslice.policy.tables import Int64s
+from loadslice.spec.faults import Fault
+from loadslice.spec.pipeline import Pipeline
+
+_NS_PER_S = 1_000_000_000
+
+FAULT_AT_NS, FAULT_ENGINE, FAULT_KIND, FAULT_PPM, FAULT_COLUMNS = range(5)
+PACE, DOWN, UP, WRONG = range(4)
+"""The engine's time per unit of work becomes ``FAULT_PPM`` millionths (0: it stands still); it is lost; it is back; its
+answers become wrong (1) or right (0)."""
+
+
+def lower_faults(faults: list[Fault], pipeline: Pipeline) -> Int64s:
+    """Changes in order of time; what ends at the moment something else begins ends first.
+
+    Args:
+        faults: Checked by `spec.faults.load_faults`.
+        pipeline: Names the engines.
+
+    Returns:
+        [changes, FAULT_COLUMNS]
+    """
+    engines = list(pipeline.engines)
+    changes: list[tuple[int, int, int, int]] = []
+    for fault in faults:
+        engine = engines.index(fault.engine)
+        start, end = round(fault.at_s * _NS_PER_S), round((fault.at_s + fault.for_s) * _NS_PER_S)
+        if fault.kind in {"slow", "hang"}:
+            factor = fault.factor if fault.kind == "slow" else 0.0
+            changes += [(end, engine, PACE, 1_000_000), (start, engine, PACE, round(factor * 1_000_000))]
+        elif fault.kind in {"down", "crash"}:
+            changes += [(end, engine, UP, 0), (start, engine, DOWN, 0)]
+        else:
+            changes += [(end, engine, WRONG, 0), (start, engine, WRONG, 1)]
+    changes.sort(key=lambda change: change[0])
+    return np.array(changes, np.int64).reshape(len(changes), FAULT_COLUMNS)

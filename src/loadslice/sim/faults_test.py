@@ -1,0 +1,144 @@
+"""Engines that misbehave and clients that leave, in virtual time."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from loadslice.policy import invariants
+from loadslice.sim import simulate
+from loadslice.spec.errors import InputError
+from loadslice.spec.faults import Clients, Fault, load_clients, load_faults
+from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
+from loadslice.spec.outcome import OUTCOMES, Outcome, Reason
+from loadslice.spec.pipeline import Breaker, Engine, Failover, Pipeline, Queue, Stage, check
+
+
+def plan(**stage: object) -> Pipeline:
+    return check(
+        Pipeline(
+            version=1,
+            pipeline="two",
+            engines={name: Engine(backend="twin", queue=Queue(limit=500)) for name in ("npu", "cpu")},
+            stages=[Stage(name="s", variant="v", engines=["npu", "cpu"], **stage)],  # type: ignore[arg-type]
+            max_requests=5000,
+        ),
+        "test",
+    )
+
+
+TIMES = LatencyTable(
+    entries=[
+        Entry(
+            variant="v",
+            engine=engine,
+            batch=1,
+            latency_ms=Milliseconds(mean=10.0, family="constant"),
+            basis="modelled",
+        )
+        for engine in ("npu", "cpu")
+    ]
+)
+
+
+def run(
+    pipeline: Pipeline, faults: list[Fault], clients: Clients | None = None, *, gap_s: float = 0.02, requests: int = 500
+) -> simulate.Run:
+    trace = pl.DataFrame({"arrival_s": np.arange(requests) * gap_s})
+    finished = simulate.run(simulate.prepare(trace, pipeline, TIMES, faults=faults, clients=clients), journal=True)
+    invariants.check(finished.tables, finished.state)
+    invariants.check_idle(finished.state)
+    result = simulate.summarise(finished)
+    assert sum(result.outcomes[name] for name in OUTCOMES) == result.attempts
+    return finished
+
+
+def test_a_slow_spell_stretches_what_runs_and_ends() -> None:
+    finished = run(plan(), [Fault(at_s=0.005, for_s=0.03, engine="npu", kind="slow", factor=4)], requests=1)
+    # 5 ms at full pace, 30 ms at a quarter of it leave 10 - 5 = 5 ms > 7.5 ms of work: done 20 ms into the spell.
+    assert finished.record.end_ns[0] == pytest.approx(25_000_000, abs=2)
+
+
+def test_a_hung_engine_holds_its_batch_until_it_wakes() -> None:
+    finished = run(plan(), [Fault(at_s=0.004, for_s=1.0, engine="npu", kind="hang")], requests=1)
+    assert finished.record.end_ns[0] == pytest.approx(1_010_000_000, abs=2)
+
+
+def test_nothing_is_lost_when_an_engine_dies_and_traffic_moves() -> None:
+    finished = run(plan(failover=Failover(to="cpu")), [Fault(at_s=2, for_s=3, engine="npu", kind="crash")])
+    assert (finished.record.outcome == Outcome.COMPLETED).all()
+    result = simulate.summarise(finished)
+    assert result.engines["cpu"].batches == pytest.approx(150, abs=2)
+
+
+def test_a_standing_engine_is_left_alone_once_its_breaker_opens() -> None:
+    breaker = Breaker(window=10, min_calls=3, open_ms=500)
+    guarded = plan(failover=Failover(to="cpu"), timeout_ms=50, breaker=breaker)
+    finished = run(guarded, [Fault(at_s=1, for_s=4, engine="npu", kind="hang")])
+    late = np.flatnonzero(finished.record.start_ns > 1_500_000_000)
+    assert (finished.record.outcome[late] == Outcome.COMPLETED).mean() > 0.97
+    assert simulate.summarise(finished).engines["npu"].breaker_transitions >= 2
+
+
+def test_wrong_answers_are_counted_and_only_in_their_spell() -> None:
+    finished = run(plan(), [Fault(at_s=2, for_s=1, engine="npu", kind="wrong")])
+    assert simulate.summarise(finished).wrong_answers == pytest.approx(50, abs=1)
+
+
+def test_clients_that_leave_are_cancelled_and_never_come_back() -> None:
+    leaving = Clients(timeout_ms=100, attempts=3, disconnect_share=1.0, states_deadline=False)
+    finished = run(plan(), [Fault(at_s=0, for_s=30, engine="npu", kind="slow", factor=100)], leaving)
+    assert simulate.summarise(finished).attempts == 500
+    assert (finished.record.outcome[:500] == Outcome.CANCELLED).all()
+
+
+def test_a_client_comes_back_after_a_refusal_no_sooner_than_the_hint_says() -> None:
+    tight = check(
+        Pipeline(
+            version=1,
+            pipeline="tight",
+            engines={"npu": Engine(backend="twin", queue=Queue(limit=0)), "cpu": Engine(backend="twin")},
+            stages=[Stage(name="s", variant="v", engine="npu")],
+        ),
+        "test",
+    )
+    finished = run(tight, [], Clients(timeout_ms=1000, attempts=3), gap_s=0.001, requests=3)
+    record = finished.record
+    refused = np.flatnonzero(record.reason == Reason.QUEUE_FULL)
+    assert len(refused)
+    for tag in refused:
+        if tag + 3 < len(record.start_ns) and record.start_ns[tag + 3] >= 0:
+            assert record.start_ns[tag + 3] >= record.end_ns[tag] + record.hint_ns[tag]
+
+
+def test_the_same_faults_and_clients_give_the_same_journal() -> None:
+    faults = [Fault(at_s=1, for_s=2, engine="npu", kind="slow", factor=9)]
+    clients = Clients(timeout_ms=60, attempts=3, disconnect_share=0.1)
+    digests = {simulate.digest(run(plan(failover=Failover(to="cpu")), faults, clients)) for _ in range(2)}
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[{at_s: 1, for_s: 1, engine: gpu9, kind: down}]", "'gpu9' is not an engine here"),
+        ("[{at_s: -1, for_s: 1, engine: npu, kind: down}]", "at_s -1"),
+        ("[{at_s: 1, for_s: .nan, engine: npu, kind: down}]", "for_s nan"),
+        ("[{at_s: 1, for_s: 1, engine: npu, kind: tired}]", "kind"),
+        ("[{at_s: 1, for_s: 1, engine: npu, kind: slow, factor: 0}]", "factor: 0"),
+    ],
+)
+def test_a_fault_that_cannot_be_is_one_readable_line(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "faults.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_faults(path, plan())
+    assert says in str(caught.value)
+
+
+def test_clients_out_of_range_are_one_readable_line(tmp_path: Path) -> None:
+    path = tmp_path / "clients.yaml"
+    path.write_text("{timeout_ms: 100, attempts: 0}", encoding="utf-8")
+    with pytest.raises(InputError, match="attempts: 0"):
+        load_clients(path)
