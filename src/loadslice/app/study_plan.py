@@ -17,7 +17,7 @@ from loadslice.app.study_folder import Plan
 from loadslice.app.study_journey import load_average
 from loadslice.app.study_server import Served, ServerError, serving
 from loadslice.backends.probe import usable_cores
-from loadslice.evaluate import assemble, loadgen, payloads
+from loadslice.evaluate import assemble, compare, loadgen, payloads
 from loadslice.evaluate import replay as replaying
 from loadslice.evaluate.predict import Prediction, once, predict
 from loadslice.profiles.measure import measure
@@ -99,15 +99,15 @@ def lone_overhead(studied: Studied, inputs: payloads.Inputs, quiet: Callable[[],
     if run.interrupted:
         raise KeyboardInterrupt
     journal = journals.load(folder / "journal")
-    done = rows.filter(pl.col("outcome") == "completed").select("row", "latency_ms", "status")
-    both = assemble.with_rows(journal.requests).join(done, on="row")
-    if both.height == 0:
+    done = rows.filter(pl.col("outcome") == "completed")
+    client_ms = dict(zip(done["row"].to_list(), done["latency_ms"].to_list(), strict=True))
+    extra_ms = compare.overhead_ms(assemble.with_rows(journal.requests), journal.stages, client_ms)
+    if extra_ms.size == 0:
         reasons = ", ".join(sorted(set(rows["reason"].drop_nulls().to_list())))
         raise ServerError(f"the server completed none of {LONE_REQUESTS} requests: {reasons}")
-    extra_ms = both["latency_ms"] - (both["end_ns"] - both["arrival_ns"]) / 1e6
-    samples = sorted(max(0.0, value) for value in extra_ms.to_list())
+    samples = sorted(max(0.0, float(value)) for value in extra_ms)
     times = Milliseconds(samples=[round(value, 4) for value in samples])
-    return times, f"{both.height} lone requests: median {np.median(samples):.2f} ms outside queues and engines"
+    return times, f"{extra_ms.size} lone requests: median {np.median(samples):.2f} ms outside queues and engines"
 
 
 def forecast(studied: Studied, stretch: pl.DataFrame, whole: pl.DataFrame, seed: int) -> tuple[Prediction, str]:

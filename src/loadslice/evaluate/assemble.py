@@ -35,7 +35,7 @@ def compared(prediction: Prediction | None, replay: Replay, rows: pl.DataFrame, 
 def stages(
     order: list[str], prediction: Prediction | None, journal: Journal | None, rows: pl.DataFrame | None
 ) -> list[StageCompared]:
-    """Stage by stage, then what lies outside the core.
+    """Stage by stage, then what lies outside queues and engines.
 
     Args:
         order: Stage names as they run.
@@ -43,18 +43,18 @@ def stages(
         journal: The live server's.
         rows: The client's rows of the replay.
     """
-    live_requests = live_stages = None
-    client_ms: dict[int, float] = {}
+    live_stages = extra_ms = None
     if journal is not None and rows is not None:
         live_requests = with_rows(journal.requests)
         live_stages = journal.stages.join(live_requests.select("tag"), on="tag", how="semi")
         done = rows.filter(pl.col("outcome") == "completed")
         client_ms = dict(zip(done["row"].to_list(), done["latency_ms"].to_list(), strict=True))
+        extra_ms = compare.overhead_ms(live_requests, live_stages, client_ms)
     predicted_stages = prediction.stages if prediction is not None else None
     predicted_requests = prediction.requests if prediction is not None else None
     return [
         *compare.stages(order, predicted_stages, live_stages),
-        compare.outside(predicted_requests, live_requests, client_ms),
+        compare.outside(predicted_requests, extra_ms),
     ]
 
 

@@ -156,8 +156,7 @@ def _stage_times(rows: pl.DataFrame | None, stage: str) -> StageTimes | None:
     at = rows.filter(pl.col("stage") == stage)
     if at.height == 0:
         return None
-    queue_ms = _ms(at, "dispatched_ns", "enqueued_ns")
-    service_ms = _ms(at, "done_ns", "dispatched_ns")
+    queue_ms, service_ms = _waits_ms(at), _services_ms(at)
     engines = at["engine"].value_counts(sort=True)
     return StageTimes(
         requests=at.height,
@@ -171,24 +170,18 @@ def _stage_times(rows: pl.DataFrame | None, stage: str) -> StageTimes | None:
     )
 
 
-def outside(
-    predicted: pl.DataFrame | None, measured: pl.DataFrame | None, client_ms: Mapping[int, float]
-) -> StageCompared:
-    """Time outside the core: what the client waited beyond what the core knew of.
+def outside(predicted: pl.DataFrame | None, measured_ms: Float64s | None) -> StageCompared:
+    """Time outside queues and engines.
 
     Args:
         predicted: A simulated journal's ``requests``; its ``reply_ns`` is the modelled overhead.
-        measured: The live journal's, with the client's row in ``row``.
-        client_ms: Row -> latency the client measured, of completed requests.
+        measured_ms: As `overhead_ms` gives it.
     """
-    left = right = None
+    left = None
     if predicted is not None:
         done = predicted.filter(pl.col("outcome") == "completed")
         left = _outside_times((done["reply_ns"].fill_null(0) / 1e6).to_numpy())
-    if measured is not None:
-        done = measured.filter((pl.col("outcome") == "completed") & pl.col("row").is_in(list(client_ms)))
-        core_ms = ((done["end_ns"] - done["arrival_ns"]) / 1e6).to_numpy()
-        right = _outside_times(np.array([client_ms[row] for row in done["row"].to_list()]) - core_ms)
+    right = _outside_times(measured_ms) if measured_ms is not None else None
     return StageCompared(stage=OUTSIDE, predicted=left, measured=right, service_error_pct=None)
 
 
@@ -207,8 +200,33 @@ def _outside_times(extra_ms: Float64s) -> StageTimes | None:
     )
 
 
-def _ms(rows: pl.DataFrame, later: str, earlier: str) -> Float64s:
-    return ((rows[later] - rows[earlier]) / 1e6).to_numpy()
+def _waits_ms(rows: pl.DataFrame) -> Float64s:
+    return ((rows["dispatched_ns"] - rows["enqueued_ns"]) / 1e6).to_numpy()
+
+
+def _services_ms(rows: pl.DataFrame) -> Float64s:
+    """Copy and compute where they are known (live), the whole service where only that is (simulated)."""
+    whole = rows["done_ns"] - rows["dispatched_ns"]
+    known = (rows["copy_ns"] + rows["compute_ns"]).fill_null(whole)
+    return (known / 1e6).to_numpy()
+
+
+def overhead_ms(requests: pl.DataFrame, stages: pl.DataFrame, client_ms: Mapping[int, float]) -> Float64s:
+    """What each request waited beyond all waiting and all service of its stages.
+
+    Args:
+        requests: A live journal's, with the client's row in ``row``.
+        stages: Of the same journal.
+        client_ms: Row -> latency the client measured, of completed requests.
+
+    Returns:
+        [requests that both know], milliseconds.
+    """
+    spent = pl.DataFrame({"tag": stages["tag"], "ms": _waits_ms(stages) + _services_ms(stages)})
+    both = requests.join(spent.group_by("tag").agg(pl.col("ms").sum()), on="tag", how="inner", maintain_order="left")
+    both = both.filter(pl.col("row").is_in(list(client_ms)))
+    extra_ms: Float64s = np.array([client_ms[row] for row in both["row"].to_list()]) - both["ms"].to_numpy()
+    return extra_ms
 
 
 def _mean_ms(column: pl.Series) -> float | None:

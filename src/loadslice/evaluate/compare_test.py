@@ -63,7 +63,7 @@ def stage_rows(service_ms: list[float], copy_ns: int | None) -> pl.DataFrame:
 
 def test_a_prediction_error_is_placed_at_its_stage() -> None:
     detect, absent = compare.stages(
-        ["detect", "absent"], stage_rows([11.0, 11.0], None), stage_rows([10.0, 10.0], 500_000)
+        ["detect", "absent"], stage_rows([1.1, 1.1], None), stage_rows([10.0, 10.0], 500_000)
     )
     assert detect.service_error_pct == pytest.approx(10.0)
     assert detect.predicted is not None
@@ -75,11 +75,13 @@ def test_a_prediction_error_is_placed_at_its_stage() -> None:
     assert absent.measured is None
 
 
-def test_time_outside_the_core_is_what_the_client_waited_beyond_it() -> None:
-    journal = pl.DataFrame(
-        {"row": [7, 8], "outcome": ["completed", "shed"], "arrival_ns": [0, 0], "end_ns": [5_000_000, 1]}
-    )
-    found = compare.outside(None, journal, {7: 6.5, 9: 1.0})
+def test_overhead_is_what_the_client_waited_beyond_all_waiting_and_service() -> None:
+    requests = pl.DataFrame({"tag": [0, 1], "row": [7, 8]})
+    # Both passed one stage: 2 ms of waiting, 1 ms of copy and compute, and 9 ms of hand-over inside the core.
+    stages = stage_rows([10.0, 10.0], 500_000).with_columns(tag=pl.Series([0, 1]))
+    extra_ms = compare.overhead_ms(requests, stages, {7: 13.5, 9: 1.0})
+    assert extra_ms.tolist() == pytest.approx([10.5])
+    found = compare.outside(None, extra_ms)
     assert found.stage == OUTSIDE
     assert found.measured is not None
-    assert found.measured.service_ms_mean == pytest.approx(1.5)
+    assert found.measured.service_ms_mean == pytest.approx(10.5)

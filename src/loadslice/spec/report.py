@@ -19,8 +19,8 @@ SCHEMA = "report/1"
 QUANTILES = (*(percent / 100 for percent in range(100)), 0.995, 1.0)
 """Where latency curves are taken."""
 
-OUTSIDE = "outside the core"
-"""Pseudo stage: front, hand-over, socket and client; measured latency minus the time the core knew of the request."""
+OUTSIDE = "front and hand-over"
+"""Pseudo stage: sockets, front, client and the way between stages; latency minus all waiting and all service."""
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Gathering and scattering of rows; null in a simulation, which knows service as a whole."""
     compute_ms_mean: float | None
     service_ms_mean: float
-    """From the decision to run to the end of it: hand-over, copy and compute."""
+    """What a profile times: copy and compute."""
     service_ms_p95: float
     engine_share: dict[str, float]
 

@@ -204,7 +204,7 @@ def _curves(report: Report) -> Markup | None:
 def _stages(plan: PlanReport) -> Markup | None:
     bars = []
     for stage in plan.stages:
-        name = stage.stage if stage.stage != OUTSIDE else "outside"
+        name = stage.stage if stage.stage != OUTSIDE else "hand-over"
         if stage.predicted is not None:
             bars.append(charts.Bar(f"{name}, predicted", _parts(stage.predicted)))
         if stage.measured is not None:
@@ -223,9 +223,7 @@ def _stages(plan: PlanReport) -> Markup | None:
 def _parts(times: StageTimes) -> list[tuple[str, float]]:
     if times.compute_ms_mean is None:
         return [("queue", times.queue_ms_mean), ("service", max(times.service_ms_mean, 0.0))]
-    copy_ms = times.copy_ms_mean or 0.0
-    rest = max(0.0, times.service_ms_mean - copy_ms - times.compute_ms_mean)
-    return [("queue", times.queue_ms_mean), ("compute", times.compute_ms_mean), ("copy", copy_ms), ("service", rest)]
+    return [("queue", times.queue_ms_mean), ("compute", times.compute_ms_mean), ("copy", times.copy_ms_mean or 0.0)]
 
 
 def _engines(variant: str, entries: list[Entry]) -> Markup | None:
