@@ -15,6 +15,7 @@ COMMANDS = {
     "devices": "Which devices are there, here and in the catalogue?",
     "profile": "How long does each stage take on each engine?",
     "simulate": "How would this fleet have served the recorded traffic?",
+    "check": "Does a journal keep the policy's promises?",
     "serve": "Run a pipeline.",
     "replay": "Drive recorded traffic at a server.",
     "study": "The whole journey on one folder, ending in a report.",

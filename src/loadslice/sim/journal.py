@@ -40,7 +40,7 @@ def write(finished: Run, folder: Path, pipeline_yaml: str, stamped: Stamp | None
         schema=spec.SCHEMA_VERSION,
         pipeline=finished.pipeline.pipeline,
         basis="emulated" if finished.basis == "simulated on emulated times" else "simulated",
-        requests=len(record.outcome),
+        requests=int(counts.sum()),
         outcomes=dict(zip(OUTCOMES, map(int, counts), strict=True)),
         clean=True,
         span_ns=int(record.end_ns.max()),
@@ -57,23 +57,23 @@ def effects_sha256(effects: Int64s) -> str:
 
 
 def requests(finished: Run) -> pl.DataFrame:
-    """One row per request."""
+    """One row per attempt that reached the core; as many as requests, unless clients came back."""
     record, traffic = finished.record, finished.traffic
-    rows = len(record.outcome)
+    tags = np.flatnonzero(record.start_ns >= 0)
     names = list(OUTCOMES)
     return _typed(
         {
-            "tag": np.arange(rows),
-            "arrival_ns": record.start_ns,
-            "end_ns": record.end_ns,
-            "outcome": [names[code - Outcome.COMPLETED] for code in record.outcome],
-            "reason": [REASONS[code] for code in record.reason],
-            "class": [CLASSES[code] for code in traffic.priority],
-            "hint_ns": record.hint_ns,
-            "reply_ns": finished.overhead_ns,
+            "tag": tags,
+            "arrival_ns": record.start_ns[tags],
+            "end_ns": record.end_ns[tags],
+            "outcome": [names[code - Outcome.COMPLETED] for code in record.outcome[tags]],
+            "reason": [REASONS[code] for code in record.reason[tags]],
+            "class": [CLASSES[code] for code in traffic.priority[tags % len(traffic.priority)]],
+            "hint_ns": record.hint_ns[tags],
+            "reply_ns": finished.overhead_ns[tags],
         },
         spec.REQUEST_COLUMNS,
-        rows,
+        len(tags),
     )
 
 
@@ -82,7 +82,7 @@ def stages(finished: Run) -> pl.DataFrame:
     timeline = finished.record.timeline
     tags, index = np.nonzero(timeline[:, :, loop.T_DONE_NS] >= 0)
     lines = timeline[tags, index]
-    work = finished.traffic.work[tags]
+    work = finished.traffic.work[tags % len(finished.traffic.work)]
     bucket = finished.traffic.bucket[work, index]
     stage_names = [stage.name for stage in finished.pipeline.stages]
     engine_names = list(finished.pipeline.engines)

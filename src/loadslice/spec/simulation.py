@@ -66,5 +66,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     basis: Basis
     seed: int
     span_s: float
+    interval_95: dict[str, tuple[float, float]] | None = None
+    """Figure -> bounds that hold one more run 19 times of 20; only with replicas."""
     warnings: list[str] = []
     stamp: Stamp | None = None

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import msgspec
 
 from loadslice.app.output import emit, json_option, keep, out_option, seed_option
 from loadslice.spec import latency as latency_file
 from loadslice.spec import pipeline as pipeline_file
-from loadslice.spec.files import stamp
+from loadslice.spec.faults import load_clients, load_faults
+from loadslice.spec.files import stamp, write_bytes
 from loadslice.spec.simulation import Simulation
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -21,6 +23,11 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.argument("trace", type=_FILE)
 @click.option("--pipeline", "pipeline_path", type=_FILE, required=True, help="Pipeline file.")
 @click.option("--profile", "profile_path", type=_FILE, required=True, help="Latency table from `loadslice profile`.")
+@click.option("--faults", "faults_path", type=_FILE, help="What goes wrong, and when.")
+@click.option("--clients", "clients_path", type=_FILE, help="How clients wait, leave and come back.")
+@click.option(
+    "--replicas", type=click.IntRange(1, 1000), default=1, show_default=True, help="Runs; from 2 on, intervals."
+)
 @click.option("--speed", type=click.FloatRange(min=1e-6), default=1.0, show_default=True, help="Pace of the trace.")
 @click.option("--journal", type=click.Path(path_type=Path, file_okay=False), help="Folder for the run's journal.")
 @seed_option
@@ -30,6 +37,9 @@ def command(
     trace: Path,
     pipeline_path: Path,
     profile_path: Path,
+    faults_path: Path | None,
+    clients_path: Path | None,
+    replicas: int,
     speed: float,
     journal: Path | None,
     seed: int,
@@ -42,24 +52,36 @@ def command(
     """
     from loadslice.app.inputs import with_inputs
     from loadslice.sim import journal as sim_journal
+    from loadslice.sim import replicas as sim_replicas
     from loadslice.sim import simulate
     from loadslice.workload import trace as trace_file
 
     pipeline = pipeline_file.load(pipeline_path)
     latency = latency_file.load(profile_path)
     frame = with_inputs(trace_file.read(trace).frame, pipeline, pipeline_path.parent)
-    prepared = simulate.prepare(simulate.at_speed(frame, speed), pipeline, latency, seed=seed)
+    prepared = simulate.prepare(
+        simulate.at_speed(frame, speed),
+        pipeline,
+        latency,
+        seed=seed,
+        faults=load_faults(faults_path, pipeline) if faults_path else None,
+        clients=load_clients(clients_path) if clients_path else None,
+    )
     started = time.perf_counter()
     simulate.warm()
     compile_s = time.perf_counter() - started
     wall, cpu = time.perf_counter(), time.process_time()
     finished = simulate.run(prepared, seed=seed, journal=journal is not None)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    intervals = sim_replicas.run(prepared, seed=seed, replicas=replicas)[1] if replicas > 1 else None
     inputs = {"trace": trace, "pipeline": pipeline_path, "profile": profile_path}
+    inputs |= {name: path for name, path in (("faults", faults_path), ("clients", clients_path)) if path}
     stamped = stamp("simulation/1", inputs=inputs, seed=seed, tools=("numba", "numpy"))
     result = simulate.summarise(finished, wall_s=wall, cpu_s=cpu, compile_s=compile_s, stamp=stamped)
+    result = msgspec.structs.replace(result, interval_95=intervals)
     if journal is not None:
         sim_journal.write(finished, journal, pipeline_path.read_text(encoding="utf-8"), stamped)
+        write_bytes(journal / "latency.json", profile_path.read_bytes())
     keep(result, out, "simulation.json")
     emit(result, as_json=as_json, text=lambda: describe(result))
 
@@ -72,6 +94,10 @@ def describe(result: Simulation) -> Iterator[str]:
     yield f"  outcomes     {ended}"
     if times.p50 is not None and times.p95 is not None and times.p99 is not None and times.mean is not None:
         yield f"  latency      p50 {times.p50:.1f} ms, p95 {times.p95:.1f}, p99 {times.p99:.1f}, mean {times.mean:.1f}"
+    if result.interval_95 is not None:
+        p50, p95 = result.interval_95.get("latency_ms.p50"), result.interval_95.get("latency_ms.p95")
+        if p50 and p95:
+            yield f"  95 % of runs p50 {p50[0]:.1f} to {p50[1]:.1f} ms, p95 {p95[0]:.1f} to {p95[1]:.1f} ms"
     yield f"  throughput   {result.throughput_per_s:.2f}/s, goodput {result.goodput_per_s:.2f}/s"
     energy = f"{result.energy_j:,.0f} J" if result.energy_j is not None else "unknown (an engine states no watts)"
     yield f"  energy       {energy}"

@@ -1,0 +1,133 @@
+"""Checks a journal, live or simulated: its books, its clock, and every decision taken again by the core."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from loadslice.policy import columns as c
+from loadslice.policy import events, invariants
+from loadslice.policy.tables import Int64s, State, Tables, fresh, lower, rule_sources
+from loadslice.sim.journal import effects_sha256
+from loadslice.spec import latency as latency_file
+from loadslice.spec import pipeline as pipeline_file
+from loadslice.spec.errors import InputError
+from loadslice.spec.journal import Journal
+from loadslice.spec.latency import LatencyTable
+
+LOOKS = 1000
+"""The state is checked whole this many times, evenly over the events; each look costs about a millisecond."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One promise and whether the journal keeps it."""
+
+    promise: str
+    held: bool
+    figure: str
+
+
+def check(journal: Journal, folder: Path) -> list[Finding]:
+    """Check everything a journal can show.
+
+    Args:
+        journal: From `spec.journal.load`.
+        folder: Where it stands; a run with a profile keeps it there as ``latency.json``.
+
+    Returns:
+        Findings, each a promise with what was found.
+
+    Raises:
+        InputError: The pipeline text in the journal cannot be read.
+    """
+    return [*_books(journal), *_clock(journal), *_decisions(journal, folder)]
+
+
+def _books(journal: Journal) -> Iterator[Finding]:
+    head, requests = journal.head, journal.requests
+    yield Finding(
+        promise="the run was closed in order",
+        held=head.clean,
+        figure="clean" if head.clean else "not closed: rows after the last part are missing",
+    )
+    total = sum(head.outcomes.values())
+    yield Finding(
+        promise="submitted = sum of outcomes",
+        held=head.requests == total == requests.height,
+        figure=f"{head.requests} submitted, {total} outcomes, {requests.height} rows",
+    )
+    twice = requests.height - requests["tag"].n_unique()
+    without = requests["outcome"].null_count()
+    yield Finding(
+        promise="exactly one outcome per request",
+        held=twice == without == 0,
+        figure=f"{twice} repeated, {without} without",
+    )
+
+
+def _clock(journal: Journal) -> Iterator[Finding]:
+    backwards = journal.events.filter(pl.col("now_ns") < pl.col("now_ns").shift(1)).height
+    yield Finding(promise="the clock never goes back", held=backwards == 0, figure=f"{backwards} steps back")
+    rows = journal.stages.join(journal.requests.select("tag", "arrival_ns", "end_ns"), on="tag")
+    order = ["arrival_ns", "enqueued_ns", "dispatched_ns", "started_ns", "done_ns"]
+    broken = 0
+    for earlier, later in itertools.pairwise(order):
+        broken += rows.filter(pl.col(earlier) > pl.col(later)).height
+    yield Finding(
+        promise="arrive <= enqueue <= dispatch <= start <= done",
+        held=broken == 0,
+        figure=f"{broken} of {rows.height} passages out of order",
+    )
+
+
+def _decisions(journal: Journal, folder: Path) -> Iterator[Finding]:
+    pipeline = pipeline_file.check(_decode(journal.head.pipeline_yaml, folder), f"{folder}/journal.json: pipeline")
+    tables = lower(pipeline, _latency(folder), rule_sources(pipeline))
+    state = fresh(tables, pipeline.max_requests)
+    logged = np.ascontiguousarray(journal.events.to_numpy().astype(np.int64))
+    effects, broken = _decide(logged, tables, state)
+    yield Finding(
+        promise="the core takes the same decisions again",
+        held=effects_sha256(effects) == journal.head.effects_sha256,
+        figure=f"{len(logged)} calls, {len(effects)} decisions",
+    )
+    yield Finding(promise="every invariant of the state holds", held=not broken, figure=broken or "all hold")
+    ended = effects[effects[:, c.F_KIND] == c.OUTCOME, c.F_TAG]
+    yield Finding(
+        promise="every outcome was decided once",
+        held=len(ended) == len(np.unique(ended)),
+        figure=f"{len(ended)} decided, {len(np.unique(ended))} different requests",
+    )
+
+
+def _decode(text: str, folder: Path) -> pipeline_file.Pipeline:
+    try:
+        return msgspec.yaml.decode(text, type=pipeline_file.Pipeline)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{folder}/journal.json: pipeline_yaml: {error}") from error
+
+
+def _latency(folder: Path) -> LatencyTable | None:
+    path = folder / "latency.json"
+    return latency_file.load(path) if path.is_file() else None
+
+
+def _decide(logged: Int64s, tables: Tables, state: State) -> tuple[Int64s, str]:
+    """Feed the events in slices that end between two of them, and look at the state after each."""
+    scratch = np.zeros((state.members.shape[1], 2), np.int64)
+    starts = np.flatnonzero(logged[:, 0] != events.RESULT)
+    cuts = [*starts[:: max(1, len(starts) // LOOKS)].tolist(), len(logged)]
+    said = []
+    for begin, end in itertools.pairwise(cuts):
+        effects = np.zeros((len(state.effects) * (end - begin), c.EFFECT_COLUMNS), np.int64)
+        count = events.decide(logged[begin:end], tables, state, scratch, effects)
+        assert count >= 0, "there is room for every effect an event can have"
+        said.append(effects[:count].copy())
+        try:
+            invariants.check(tables, state)
+        except AssertionError as error:
+            return np.concatenate(said), f"after event {end}: {error}"
+    return np.concatenate(said) if said else np.zeros((0, c.EFFECT_COLUMNS), np.int64), ""

@@ -1,0 +1,76 @@
+"""A checker that cannot fail checks nothing: every promise is broken here once."""
+
+from pathlib import Path
+
+import msgspec
+import polars as pl
+import pytest
+
+from loadslice.sim import journal as sim_journal
+from loadslice.sim.check import check
+from loadslice.sim.faults_test import TIMES, plan, run
+from loadslice.spec import journal
+from loadslice.spec.errors import InputError
+from loadslice.spec.faults import Clients, Fault
+from loadslice.spec.files import encode_json, write_bytes
+from loadslice.spec.pipeline import Failover
+
+CLIENTS = Clients(timeout_ms=60, attempts=2, disconnect_share=0.2)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    pipeline = plan(failover=Failover(to="cpu"), timeout_ms=40)
+    finished = run(pipeline, [Fault(at_s=1, for_s=2, engine="npu", kind="slow", factor=5)], CLIENTS, requests=200)
+    sim_journal.write(finished, tmp_path, msgspec.yaml.encode(pipeline).decode())
+    write_bytes(tmp_path / "latency.json", encode_json(TIMES))
+    return tmp_path
+
+
+def broken(folder: Path) -> list[str]:
+    return [finding.promise for finding in check(journal.load(folder), folder) if not finding.held]
+
+
+def rewrite(folder: Path, table: str, change: pl.Expr) -> None:
+    path = folder / f"{table}.parquet"
+    pl.read_parquet(path).with_columns(change).write_parquet(path)
+
+
+def test_a_simulated_journal_keeps_every_promise(folder: Path) -> None:
+    assert broken(folder) == []
+
+
+def test_a_lost_request_is_seen(folder: Path) -> None:
+    path = folder / "requests.parquet"
+    pl.read_parquet(path).slice(1).write_parquet(path)
+    assert broken(folder) == ["submitted = sum of outcomes"]
+
+
+def test_a_repeated_request_is_seen(folder: Path) -> None:
+    rewrite(folder, "requests", pl.when(pl.col("tag") == 5).then(6).otherwise("tag").cast(pl.Int64).alias("tag"))
+    assert "exactly one outcome per request" in broken(folder)
+
+
+def test_a_passage_out_of_order_is_seen(folder: Path) -> None:
+    rewrite(folder, "stages", (pl.col("dispatched_ns") - 10**9).alias("dispatched_ns"))
+    assert broken(folder) == ["arrive <= enqueue <= dispatch <= start <= done"]
+
+
+def test_a_changed_event_is_seen(folder: Path) -> None:
+    first = pl.int_range(pl.len()) == 0
+    rewrite(folder, "events", pl.when(first).then(3).otherwise("a1").cast(pl.Int64).alias("a1"))
+    rewrite(folder, "events", pl.when(first).then(10**6).otherwise("a2").cast(pl.Int64).alias("a2"))
+    assert "the core takes the same decisions again" in broken(folder)
+
+
+def test_a_journal_of_a_killed_run_is_seen(folder: Path) -> None:
+    head = journal.load(folder).head
+    write_bytes(folder / "journal.json", encode_json(msgspec.structs.replace(head, clean=False)))
+    assert broken(folder) == ["the run was closed in order"]
+
+
+def test_another_schema_version_is_named(folder: Path) -> None:
+    head = journal.load(folder).head
+    write_bytes(folder / "journal.json", encode_json(msgspec.structs.replace(head, schema="journal/9")))
+    with pytest.raises(InputError, match="'journal/9' is not 'journal/1'"):
+        journal.load(folder)
