@@ -72,7 +72,6 @@ def pages() -> dict[str, str]:
         "events.md": "\n".join(_events()) + "\n",
         "metrics.md": "\n".join(_metrics()) + "\n",
         "limits.md": "\n".join(_limits()) + "\n",
-        "commands.md": "\n".join(_commands()) + "\n",
     }
     return found
 
@@ -230,6 +229,7 @@ def endings() -> dict[tuple[Any, Any], str]:
             Reason.QUEUE_FULL,
         ): "At the first stage: the queue is at its limit and holds no lower class.",
         (Outcome.REJECTED, Reason.TABLE_FULL): "`max_requests` are inside.",
+        (Outcome.REJECTED, Reason.RETRY_BUDGET): "A repeated attempt of a client that the retry budget does not cover.",
         (Outcome.REJECTED, Reason.DRAINING): "The server is stopping.",
         (Outcome.SHED, Reason.QUEUE_FULL): "The same at a later stage: it had been admitted.",
         (Outcome.SHED, Reason.DISPLACED): "A request of a higher class took its place in a full queue.",
@@ -300,12 +300,6 @@ def _limits() -> Iterator[str]:
         for field in dataclass_fields(limits.Limits)
     ]
     yield from _table(("limit", "value", "unit", "meaning"), rows)
-
-
-def _commands() -> Iterator[str]:
-    from loadslice.app.cli import COMMANDS
-
-    yield from _table(("command", "question"), [(f"`loadslice {name}`", text) for name, text in COMMANDS.items()])
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
