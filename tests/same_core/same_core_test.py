@@ -121,10 +121,10 @@ def test_another_process_another_hash_seed_jit_on_or_off_same_bytes(disable_jit:
 
 @pytest.mark.skipif(bool(os.environ.get("NUMBA_DISABLE_JIT")), reason="this is the compiled pass")
 def test_kernels_really_compiled() -> None:
-    busy_run(1)
+    run = busy_run(1)
     assert loop.run.signatures, "the loop ran interpreted"
-    desk.next_timer_ns(busy_run(1).state)
-    assert desk.next_timer_ns.signatures
+    desk.on_drain(0, run.tables, fresh(run.tables, 8))
+    assert desk.on_drain.signatures, "a live call ran interpreted"
 
 
 def test_an_edit_of_any_source_of_compiled_code_moves_the_cache() -> None:

@@ -158,12 +158,13 @@ G_OVERFLOWS, G_SENT, G_CREDIT_PPM, STAGE_COLUMNS = range(4)
     C_DRAINING,
     C_EFFECTS,
     C_DIRTY,
+    C_NEXT_TIMER_NS,
     C_BUDGET_PPM,
     C_BUDGET_NS,
     C_RETRIES,
     C_RETRIES_DENIED,
     C_OUTCOMES,
-) = range(13)
+) = range(14)
 COUNTERS = C_OUTCOMES + 7
 
 # Effects (state.effects): what the shell must now do, in order

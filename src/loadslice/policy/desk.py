@@ -37,7 +37,7 @@ def begin(now_ns: int, state: State) -> None:
 
 @kernel
 def close(now_ns: int, tables: Tables, state: State) -> None:
-    """Close an event: engines it touched start what they may."""
+    """Close an event: engines it touched start what they may; then the next timer is known."""
     done = 0
     while done < state.counters[c.C_DIRTY]:
         engine = state.dirty[done]
@@ -45,6 +45,11 @@ def close(now_ns: int, tables: Tables, state: State) -> None:
         start_all(now_ns, tables, state, engine)
         done += 1
     state.counters[c.C_DIRTY] = 0
+    if done > 0:
+        at = c.FOREVER
+        for engine in range(state.engines.shape[0]):
+            at = min(at, state.engines[engine, c.N_WAKE_NS])
+        state.counters[c.C_NEXT_TIMER_NS] = at
 
 
 @kernel
@@ -376,13 +381,9 @@ def on_timer(now_ns: int, tables: Tables, state: State) -> int:
     return 0
 
 
-@kernel
 def next_timer_ns(state: State) -> int:
     """When `on_timer` must be called at the latest; FOREVER when nothing waits for time."""
-    at = c.FOREVER
-    for engine in range(state.engines.shape[0]):
-        at = min(at, state.engines[engine, c.N_WAKE_NS])
-    return int(at)
+    return int(state.counters[c.C_NEXT_TIMER_NS])
 
 
 @kernel

@@ -250,6 +250,7 @@ def fresh(tables: Tables, max_requests: int) -> State:
     breakers[..., c.X_UNTIL_NS] = c.FOREVER
     breakers[..., c.X_PERMITS] = tables.breakers[:, c.K_PERMITS, None]
     counters = np.zeros(c.COUNTERS, np.int64)
+    counters[c.C_NEXT_TIMER_NS] = c.FOREVER
     counters[c.C_BUDGET_PPM] = tables.run[c.W_RETRY_RESERVE_PPM]
     # One event can end every request once, place each of the largest batch once or every queued one anew when an
     # engine goes down, and fill every slot.

@@ -276,7 +276,6 @@ def warm_kernels(tables: Tables) -> None:
     results = np.ones((state.members.shape[1], 2), np.int64)
     desk.on_arrival(0, tables, state, 0, 0, c.FOREVER, 1, 0, -1, -1, 0)
     desk.on_timer(0, tables, state)
-    desk.next_timer_ns(state)
     desk.on_batch_done(0, tables, state, -1, 0, results)
     desk.on_batch_failed(0, tables, state, -1, 0)
     desk.on_cancel(0, tables, state, -1, 0)

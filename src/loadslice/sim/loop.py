@@ -416,7 +416,7 @@ def run(
             if clockwork.done_ns[slot] < done_ns:
                 done_ns = clockwork.done_ns[slot]
                 done_slot = slot
-        timer_ns = desk.next_timer_ns(state)
+        timer_ns = state.counters[c.C_NEXT_TIMER_NS]
         client_ns = clients.due_ns(diary)
         arrival_ns = traffic.arrival_ns[arrival] if arrival < requests else c.FOREVER
         work_ns = min(done_ns, timer_ns, client_ns, arrival_ns)
