@@ -4,8 +4,8 @@ Order of the questions, as a request meets them:
 
 1. Which engines may serve it (up, breaker, shape bucket, rows, precision floor)?
 2. Which of them is preferred (static order, first rule that holds, least expected completion)?
-3. Can it still meet its deadline there? If not even the best can, it is hopeless and refused at once.
-4. Is it overflow there? Exactly the configured share of overflow goes to the backup, while that has spare quota.
+3. Is it overflow there? Exactly the configured share of overflow goes to the backup, while that has spare quota.
+4. Can it still meet its deadline where it would go? If not, it is hopeless and refused at once.
 5. Is there room? Otherwise it displaces the newest of a lower class, or is refused with a hint.
 """
 

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import threading
-import time  # noqa: TID251 - a recorder measures real time
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path

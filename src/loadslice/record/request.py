@@ -1,7 +1,7 @@
 """The request that is running, its stages and what it asked for."""
 
 from contextvars import ContextVar
-from time import perf_counter_ns  # noqa: TID251 - a recorder measures real time
+from time import perf_counter_ns
 from types import TracebackType
 from typing import Any
 

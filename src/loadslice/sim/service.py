@@ -115,7 +115,7 @@ def lower_service(pipeline: Pipeline, latency: LatencyTable, path: str = "latenc
         cores=_shared_cores(latency),
     )
     for key, entries in found.items():
-        _fill(service, key, entries, factor[key])
+        _fill(service, key, entries, factor[key], _measured_crowding(pipeline, engines[key[1]], service.cores))
     return service, warnings
 
 
@@ -155,7 +155,25 @@ def _shared_cores(latency: LatencyTable) -> float:
     return float(latency.stamp.machine.get("cpus", math.inf))
 
 
-def _fill(service: Service, key: tuple[int, int, int], entries: list[Entry], factor: float) -> None:
+def _measured_crowding(pipeline: Pipeline, engine: str, cores: float) -> float:
+    """How far busy threads outnumbered the cores while an engine's contended times were taken.
+
+    Contended times are taken with every slot busy that runs models, those of Python stages beside all of them. What
+    they contain of crowding must come out again, because the loop puts it in by the company of the moment.
+    """
+    threads = sum(
+        _shared_threads(pipeline, name) * settings.max_inflight
+        for name, settings in pipeline.engines.items()
+        if settings.backend != "python"
+    )
+    if pipeline.engines[engine].backend == "python":
+        threads += _shared_threads(pipeline, engine)
+    return max(1.0, threads / cores)
+
+
+def _fill(
+    service: Service, key: tuple[int, int, int], entries: list[Entry], factor: float, measured_crowding: float
+) -> None:
     ratios = []
     for knot, entry in enumerate(entries):
         place = (*key, knot)
@@ -171,7 +189,7 @@ def _fill(service: Service, key: tuple[int, int, int], entries: list[Entry], fac
         if entry.contended_ms is not None:
             ratios.append(typical_ms(entry.contended_ms) / max(typical_ms(times), 1e-9))
     if ratios:
-        service.contention[key] = max(1.0, float(np.median(ratios)))
+        service.contention[key] = max(1.0, float(np.median(ratios)) / measured_crowding)
 
 
 @kernel

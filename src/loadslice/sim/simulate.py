@@ -1,7 +1,6 @@
 """How would this pipeline have served this trace? The policy core in virtual time over measured or modelled times."""
 
 import hashlib
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -231,8 +230,8 @@ def summarise(
         cost=None,
         engines=_engine_figures(finished, span_s),
         stages=_stage_figures(finished),
-        requests_per_wall_s=requests / wall_s if wall_s > 0 else math.nan,
-        requests_per_cpu_s=requests / cpu_s if cpu_s > 0 else math.nan,
+        requests_per_wall_s=requests / wall_s if wall_s > 0 else None,
+        requests_per_cpu_s=requests / cpu_s if cpu_s > 0 else None,
         compile_s=compile_s,
         journal_sha256=digest(finished),
         basis=finished.basis,

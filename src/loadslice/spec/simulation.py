@@ -58,8 +58,9 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     cost: dict[str, float | str] | None
     engines: dict[str, EngineFigures]
     stages: dict[str, StageFigures]
-    requests_per_wall_s: float
-    requests_per_cpu_s: float
+    requests_per_wall_s: float | None
+    """``None``: not timed."""
+    requests_per_cpu_s: float | None
     compile_s: float
     """Time spent loading or compiling kernels, not in the figures above."""
     journal_sha256: str

@@ -115,7 +115,7 @@ def describe(result: Simulation) -> Iterator[str]:
             )
     for warning in result.warnings:
         yield f"  note: {warning}"
-    yield (
-        f"  simulated at {result.requests_per_cpu_s:,.0f} requests per CPU-second "
-        f"after {result.compile_s:.1f} s of loading kernels; journal {result.journal_sha256[:12]}"
-    )
+    if result.requests_per_cpu_s is not None:
+        speed = f"{result.requests_per_cpu_s:,.0f} requests per CPU-second"
+        yield f"  simulated at {speed} after {result.compile_s:.1f} s of loading kernels"
+    yield f"  journal      {result.journal_sha256[:12]}"
