@@ -17,6 +17,7 @@ from loadslice.app.study_plan import Studied
 from loadslice.app.study_report import report_of
 from loadslice.backends import probe
 from loadslice.evaluate import pace, payloads
+from loadslice.evaluate.replay import write_rows
 from loadslice.evaluate.report.page import render
 from loadslice.sim import simulate
 from loadslice.spec.device import LocalMachine
@@ -171,7 +172,7 @@ def _forecast(found: Findings, out: Path) -> None:
     stretch = _stretch(found)
     whole = simulate.at_speed(found.frame, found.chosen.speed)
     kept = stretch.drop("row")
-    write_bytes(out / "stretch.parquet", _parquet(kept))
+    write_rows(kept, out / "stretch.parquet")
     for studied in ready:
         name = f"simulate {studied.plan.name}"
         found.journey.attempt(name, partial(study_plan.forecast, studied, kept, whole, options.seed))
@@ -183,14 +184,6 @@ def _stretch(found: Findings) -> pl.DataFrame:
     return payloads.cut(
         found.frame, from_s=found.window.from_s, for_s=found.window.for_s, speed=found.chosen.speed, limit=None
     )
-
-
-def _parquet(frame: pl.DataFrame) -> bytes:
-    import io
-
-    buffer = io.BytesIO()
-    frame.write_parquet(buffer, compression="zstd")
-    return buffer.getvalue()
 
 
 def _measure_live(found: Findings) -> None:

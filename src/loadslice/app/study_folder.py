@@ -96,7 +96,7 @@ def _title(plan: Plan) -> str:
     engines = plan.model_engines or list(plan.pipeline.engines)
     backend = plan.pipeline.engines[engines[0]].backend
     runtime = RUNTIME_TITLES.get(backend, backend)
-    return f"{runtime} only" if plan.name in ("main", backend) else f"{runtime} only ({plan.name})"
+    return f"{runtime} alone" if plan.name in ("main", backend) else f"{runtime} alone ({plan.name})"
 
 
 def _trace(folder: Path, names: list[str]) -> Path:

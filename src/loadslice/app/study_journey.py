@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from loadslice.app.output import say
 from loadslice.app.study_server import ServerError
-from loadslice.spec.errors import InputError
+from loadslice.spec.errors import InputError, OutputError
 from loadslice.spec.report import Step
 
 T = TypeVar("T")
@@ -28,12 +28,17 @@ class Journey:
         Args:
             name: Of the step, unique.
             action: Gives the result and, in a few words, what came of it.
+
+        Raises:
+            OutputError: Results cannot be written, so there is no use in going on.
         """
         self.load_before_1m[name] = load_average()
         start_s = time.monotonic()
         say(f"{start_s - self.began_s:6.1f} s  {name} ...")
         try:
             result, detail = action()
+        except OutputError:
+            raise
         except (InputError, ServerError) as error:
             self._end(name, start_s, "failed", str(error))
             return None

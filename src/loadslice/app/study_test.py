@@ -187,8 +187,8 @@ def test_plans_are_named_after_their_files_and_engines(folder: Path) -> None:
     found = study_folder.read(folder).plans
     assert [(plan.name, plan.title) for plan in found] == [
         ("hybrid", "Hybrid"),
-        ("openvino", "OpenVINO only"),
-        ("small", "ONNX Runtime only (small)"),
+        ("openvino", "OpenVINO alone"),
+        ("small", "ONNX Runtime alone (small)"),
     ]
 
 

@@ -1,5 +1,6 @@
 """Replay a trace at a live server and say what came of it."""
 
+import io
 import ipaddress
 import socket
 from collections import Counter
@@ -17,7 +18,7 @@ import polars as pl
 
 from loadslice.evaluate import accuracy, loadgen, payloads
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import Stamp, replacing
+from loadslice.spec.files import Stamp, write_bytes
 from loadslice.spec.outcome import OUTCOMES
 from loadslice.spec.replay import REPLAY_COLUMNS, Replay, SendLagMs
 from loadslice.spec.simulation import LatencyMs
@@ -283,6 +284,12 @@ def _quantile(values: np.ndarray, share: float) -> float | None:
 
 
 def write_rows(rows: pl.DataFrame, path: Path) -> None:
-    """Write ``replay.parquet`` whole or not at all."""
-    with replacing(path) as temporary:
-        rows.write_parquet(temporary, compression="zstd")
+    """Write rows as Parquet, whole or not at all.
+
+    Raises:
+        OutputError: Not writable, or the disk is full.
+    """
+    # In memory first: Polars reports a full disk as an error of the file format.
+    buffer = io.BytesIO()
+    rows.write_parquet(buffer, compression="zstd")
+    write_bytes(path, buffer.getvalue())

@@ -16,6 +16,10 @@ from loadslice.spec.report import Compared, PlanReport, Rule, Verdict
 NOISE_PCT = 5.0
 """Two replays of one plan on a shared two-core machine differ by about that much in processor time per request."""
 PREDICTION_GOAL_PCT = 10.0
+SQUEEZE = (
+    "Squeeze the software before buying anything: a lower precision, other thread counts or input shapes, or less "
+    "traffic per machine. If that is not enough, the load needs more than this machine."
+)
 QUIET_SHARE = 0.10
 """A run is disturbed when other programs took more of the machine than this."""
 
@@ -76,8 +80,7 @@ def verdict(plans: list[PlanReport], slo: Slo) -> Verdict:
         rules.append(Rule(code="none_meets", text="No measured run kept every limit.", evidence=_evidence(plans)))
         return Verdict(
             headline=headline,
-            action="Squeeze the software before buying anything: a lower precision, other thread counts or input "
-            "shapes, or less traffic per machine. If that is not enough, the load needs more than this machine.",
+            action=SQUEEZE + _caveat(rules),
             recommended=None,
             sentences=[*sentences, _prediction(plans, rules)],
             rules=rules,
@@ -93,7 +96,7 @@ def verdict(plans: list[PlanReport], slo: Slo) -> Verdict:
         rules.append(Rule(code="too_close", text="A limit lies inside the 95% interval.", evidence=_evidence([best])))
     return Verdict(
         headline=headline,
-        action=action,
+        action=action + _caveat(rules),
         recommended=best.name,
         sentences=[*sentences, _prediction(plans, rules)],
         rules=rules,
@@ -201,7 +204,13 @@ def _disturbed(plans: list[PlanReport], rules: list[Rule]) -> list[str]:
         return []
     listed = ", ".join(f"{share:.0%} ({title})" for title, share in loud.items())
     rules.append(Rule(code="disturbed", text="Other programs used this machine during a run.", evidence=listed))
-    return [f"Other programs took part of this machine during the runs: {listed}. Repeat it on a quiet machine."]
+    return [f"Other programs took part of this machine during the runs: {listed}."]
+
+
+def _caveat(rules: list[Rule]) -> str:
+    if any(rule.code == "disturbed" for rule in rules):
+        return " But other programs disturbed the runs: repeat the study on a quiet machine before deciding."
+    return ""
 
 
 def _prediction(plans: list[PlanReport], rules: list[Rule]) -> str:

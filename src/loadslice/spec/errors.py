@@ -12,6 +12,10 @@ class InputError(Exception):
         super().__init__(" ".join(message.split()))
 
 
+class OutputError(InputError):
+    """A result cannot be written: a closed folder, a full disk. Going on would lose work."""
+
+
 class MissingExtraError(InputError):
     """An optional dependency is absent."""
 

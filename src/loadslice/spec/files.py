@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from loadslice.spec.errors import InputError
+from loadslice.spec.errors import InputError, OutputError
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` and rename it over ``path`` when the block ends well.
 
     Raises:
-        InputError: The folder cannot be written to or the disk is full; nothing is left behind.
+        OutputError: The folder cannot be written to or the disk is full; nothing is left behind.
     """
     temporary: Path | None = None
     try:
@@ -108,7 +108,7 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.chmod(0o666 & ~umask)
         temporary.replace(path)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written, {reason(error)}. Choose another place with --out.") from error
+        raise OutputError(f"{path}: cannot be written, {reason(error)}. Choose another place with --out.") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)

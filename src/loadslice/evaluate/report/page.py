@@ -6,6 +6,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from loadslice.evaluate.predict import REPLICAS
 from loadslice.evaluate.report import views, words
 from loadslice.spec.inspection import OpCount
 from loadslice.spec.report import OUTSIDE, Compared, PlanReport, Report
@@ -41,6 +42,7 @@ def render(report: Report) -> str:
         by_work=_by_work,
         hour_of_week=words.hour_of_week,
         OUTSIDE=OUTSIDE,
+        REPLICAS=REPLICAS,
         UNKNOWN=words.UNKNOWN,
     )
     style = Markup((FOLDER / "report.css").read_text(encoding="utf-8"))  # noqa: S704 - our own file

@@ -40,7 +40,7 @@ SLO = Slo(p95_ms=300.0, error_rate=0.01)
 
 def specimen() -> Report:
     """Three plans, one of which could not be measured."""
-    plans = [_plan("hybrid", "Hybrid", 95.0, 80.0), _plan("ort", "ONNX Runtime only", 140.0, 120.0), _broken()]
+    plans = [_plan("hybrid", "Hybrid", 95.0, 80.0), _plan("ort", "ONNX Runtime alone", 140.0, 120.0), _broken()]
     return Report(
         stamp=STAMP,
         created_utc="2026-01-01 00:00 UTC",
@@ -81,7 +81,7 @@ def specimen() -> Report:
         plans=plans,
         agreements=[
             Agreement(
-                first="Hybrid", second="ONNX Runtime only", inputs=32, alike=31, different_characters=2, characters=999
+                first="Hybrid", second="ONNX Runtime alone", inputs=32, alike=31, different_characters=2, characters=999
             )
         ],
         provenance=_provenance(),
@@ -171,7 +171,7 @@ def _plan(name: str, title: str, mean_ms: float, cpu_ms: float) -> PlanReport:
 def _broken() -> PlanReport:
     return PlanReport(
         name="broken",
-        title="OpenVINO only",
+        title="OpenVINO alone",
         file="pipeline.openvino.yaml",
         engines={},
         hybrid=False,

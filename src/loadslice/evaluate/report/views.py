@@ -159,7 +159,7 @@ def _percentiles(report: Report) -> Markup | None:
                     )
                 )
             if dots:
-                rows.append(charts.Row(f"{plan.title.removesuffix(' only')} {figure.figure.upper()}", dots))
+                rows.append(charts.Row(f"{plan.title.removesuffix(' alone')} {figure.figure.upper()}", dots))
     if not rows:
         return None
     limits = [
