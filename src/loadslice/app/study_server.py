@@ -13,7 +13,7 @@ import psutil
 
 from loadslice.spec.files import write_bytes
 
-READY_S_MAX = 120.0
+READY_S_MAX = 180.0
 """Loading models and, the first time, compiling kernels."""
 STOP_S_MAX = 30.0
 POLL_S = 0.05
