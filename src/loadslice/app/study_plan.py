@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -70,7 +70,15 @@ def profile(studied: Studied, inputs: payloads.Inputs, seconds: float) -> tuple[
     return table, f"{len(table.entries)} times on {', '.join(plan.pipeline.engines)}, {runs} runs"
 
 
-def lone_overhead(studied: Studied, inputs: payloads.Inputs, quiet: Callable[[], None]) -> tuple[Milliseconds, str]:
+class Overhead(NamedTuple):
+    """What a request costs beside waiting and service."""
+
+    front: Milliseconds
+    handover: Milliseconds
+    cpu_ms: float
+
+
+def lone_overhead(studied: Studied, inputs: payloads.Inputs, quiet: Callable[[], None]) -> tuple[Overhead, str]:
     """Serve the plan, send it lone requests, and learn what they cost outside the core.
 
     Also shows early that plans can be served, and leaves the server's kernels compiled.
@@ -95,7 +103,9 @@ def lone_overhead(studied: Studied, inputs: payloads.Inputs, quiet: Callable[[],
     _clear(folder / "journal")
     with serving(studied.plan.path, folder, studied.profile_path) as served:
         quiet()
+        before = _Clocks.read(served)
         rows, run = _send(served, studied.plan, frame, inputs)
+        after = _Clocks.read(served) if served.is_alive() else before
     if run.interrupted:
         raise KeyboardInterrupt
     journal = journals.load(folder / "journal")
@@ -105,9 +115,20 @@ def lone_overhead(studied: Studied, inputs: payloads.Inputs, quiet: Callable[[],
     if extra_ms.size == 0:
         reasons = ", ".join(sorted(set(rows["reason"].drop_nulls().to_list())))
         raise ServerError(f"the server completed none of {LONE_REQUESTS} requests: {reasons}")
-    samples = sorted(max(0.0, float(value)) for value in extra_ms)
-    times = Milliseconds(samples=[round(value, 4) for value in samples])
-    return times, f"{extra_ms.size} lone requests: median {np.median(samples):.2f} ms outside queues and engines"
+    ways_ms = compare.handovers_ms(journal.stages)
+    used_s = after.server_s + after.client_s - before.server_s - before.client_s
+    # Engines of one thread compute for as long as they are busy, so that wall time is processor time here.
+    in_engines_s = float((journal.stages["copy_ns"] + journal.stages["compute_ns"]).sum()) / 1e9
+    cpu_ms = max(0.0, 1000 * (used_s - in_engines_s) / extra_ms.size)
+    found = f"median {np.median(extra_ms):.2f} ms in the front, {np.median(ways_ms):.2f} ms hand-over per stage"
+    overhead = Overhead(_distribution(extra_ms), _distribution(ways_ms), round(cpu_ms, 3))
+    return overhead, f"{extra_ms.size} lone requests: {found}, {cpu_ms:.1f} ms of processor time"
+
+
+def _distribution(times_ms: compare.Float64s) -> Milliseconds:
+    """At most 64 quantiles of measured times; none below 0, though clocks of two processes differ by microseconds."""
+    values = np.quantile(np.maximum(times_ms, 0.0), np.linspace(0, 1, min(64, times_ms.size)))
+    return Milliseconds(samples=[round(float(value), 4) for value in values])
 
 
 def forecast(studied: Studied, stretch: pl.DataFrame, whole: pl.DataFrame, seed: int) -> tuple[Prediction, str]:
@@ -232,6 +253,8 @@ def _detail(text: str) -> None:
     say(f"          {text}")
 
 
-def with_overhead(table: LatencyTable, overhead: Milliseconds) -> LatencyTable:
+def with_overhead(table: LatencyTable, overhead: Overhead) -> LatencyTable:
     """The same table with time outside the core filled in."""
-    return msgspec.structs.replace(table, overhead_ms=overhead)
+    return msgspec.structs.replace(
+        table, overhead_ms=overhead.front, handover_ms=overhead.handover, overhead_cpu_ms=overhead.cpu_ms
+    )

@@ -205,10 +205,15 @@ def _waits_ms(rows: pl.DataFrame) -> Float64s:
 
 
 def _services_ms(rows: pl.DataFrame) -> Float64s:
-    """Copy and compute where they are known (live), the whole service where only that is (simulated)."""
-    whole = rows["done_ns"] - rows["dispatched_ns"]
-    known = (rows["copy_ns"] + rows["compute_ns"]).fill_null(whole)
-    return (known / 1e6).to_numpy()
+    """How long each passage held its slot: copy, compute, and the way to the worker and back."""
+    return ((rows["done_ns"] - rows["dispatched_ns"]) / 1e6).to_numpy()
+
+
+def handovers_ms(stages: pl.DataFrame) -> Float64s:
+    """The way to the worker and back of each passage of a live journal, milliseconds."""
+    known = stages.drop_nulls(["copy_ns", "compute_ns"])
+    ways_ms: Float64s = _services_ms(known) - ((known["copy_ns"] + known["compute_ns"]) / 1e6).to_numpy()
+    return np.maximum(ways_ms, 0.0)
 
 
 def overhead_ms(requests: pl.DataFrame, stages: pl.DataFrame, client_ms: Mapping[int, float]) -> Float64s:

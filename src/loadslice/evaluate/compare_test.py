@@ -62,9 +62,7 @@ def stage_rows(service_ms: list[float], copy_ns: int | None) -> pl.DataFrame:
 
 
 def test_a_prediction_error_is_placed_at_its_stage() -> None:
-    detect, absent = compare.stages(
-        ["detect", "absent"], stage_rows([1.1, 1.1], None), stage_rows([10.0, 10.0], 500_000)
-    )
+    detect, absent = compare.stages(["detect", "absent"], stage_rows([1.1, 1.1], None), stage_rows([1.0, 1.0], 500_000))
     assert detect.service_error_pct == pytest.approx(10.0)
     assert detect.predicted is not None
     assert detect.measured is not None
@@ -77,9 +75,10 @@ def test_a_prediction_error_is_placed_at_its_stage() -> None:
 
 def test_overhead_is_what_the_client_waited_beyond_all_waiting_and_service() -> None:
     requests = pl.DataFrame({"tag": [0, 1], "row": [7, 8]})
-    # Both passed one stage: 2 ms of waiting, 1 ms of copy and compute, and 9 ms of hand-over inside the core.
+    # Both passed one stage: 2 ms of waiting, 1 ms of copy and compute, and 9 ms on the way to the worker and back.
     stages = stage_rows([10.0, 10.0], 500_000).with_columns(tag=pl.Series([0, 1]))
-    extra_ms = compare.overhead_ms(requests, stages, {7: 13.5, 9: 1.0})
+    assert compare.handovers_ms(stages).tolist() == pytest.approx([9.0, 9.0])
+    extra_ms = compare.overhead_ms(requests, stages, {7: 22.5, 9: 1.0})
     assert extra_ms.tolist() == pytest.approx([10.5])
     found = compare.outside(None, extra_ms)
     assert found.stage == OUTSIDE

@@ -19,8 +19,9 @@ from loadslice.policy.kernel import kernel
 from loadslice.policy.tables import Int64s, State, Tables
 from loadslice.sim import clients
 from loadslice.sim.clients import Behaviour, Diary
+from loadslice.sim.draws import uniform
 from loadslice.sim.faults import DOWN, FAULT_AT_NS, FAULT_ENGINE, FAULT_KIND, FAULT_PPM, PACE, UP
-from loadslice.sim.service import Float64s, Service, draw_ns
+from loadslice.sim.service import HANDOVER, Float64s, Service, draw_ns, on_grid
 from loadslice.spec.outcome import Outcome
 
 
@@ -154,7 +155,7 @@ def change_speed(now_ns: int, service: Service, state: State, clockwork: Clockwo
             sharing = service.threads[state.batches[slot, c.B_ENGINE]]
             threads += sharing
             busy += 1 if sharing > 0 else 0
-    crowding = max(1.0, threads / service.cores)
+    crowding = max(1.0, (threads + service.background) / service.cores)
     for slot in range(clockwork.running.shape[0]):
         if clockwork.running[slot] == 0:
             continue
@@ -179,6 +180,7 @@ def start_batch(
     engine = batch[c.B_ENGINE]
     first = state.members[slot, 0, c.M_TAG]
     took_ns = draw_ns(service, seed, first, stage, engine, batch[c.B_BUCKET], batch[c.B_ROWS])
+    took_ns += on_grid(service.handover_ns, uniform(seed, first, HANDOVER + stage))
     clockwork.running[slot] = 1
     clockwork.left_ns[slot] = took_ns
     clockwork.since_ns[slot] = now_ns

@@ -48,6 +48,10 @@ class Service(NamedTuple):
     """[E] processor threads a busy slot keeps busy on the machine that is shared"""
     cores: float
     """Processor cores that are shared; inf: engines do not share any"""
+    handover_ns: Float64s
+    """[GRID] quantiles of the time a batch holds its slot beside its service"""
+    background: float
+    """Threads that are busy beside all engines on average: front, hand-over and load generator"""
 
 
 def quantile_function(times: Milliseconds) -> Float64s:
@@ -68,12 +72,15 @@ def quantile_function(times: Milliseconds) -> Float64s:
     return joined
 
 
-def lower_service(pipeline: Pipeline, latency: LatencyTable, path: str = "latency table") -> tuple[Service, list[str]]:
+def lower_service(
+    pipeline: Pipeline, latency: LatencyTable, *, rate_per_s: float = 0.0, path: str = "latency table"
+) -> tuple[Service, list[str]]:
     """Lower a latency table for one pipeline.
 
     Args:
         pipeline: Stages in execution order.
         latency: Checked by `spec.latency.load`.
+        rate_per_s: Mean rate of the traffic, for what each request costs the processor outside engines.
         path: Named in errors.
 
     Returns:
@@ -113,6 +120,8 @@ def lower_service(pipeline: Pipeline, latency: LatencyTable, path: str = "latenc
         contention=np.ones(shape[:3]),
         threads=np.array([_shared_threads(pipeline, name) for name in engines], np.int64),
         cores=_shared_cores(latency),
+        handover_ns=np.zeros(GRID) if latency.handover_ms is None else quantile_function(latency.handover_ms),
+        background=rate_per_s * (latency.overhead_cpu_ms or 0.0) / 1000,
     )
     for key, entries in found.items():
         _fill(service, key, entries, factor[key], _measured_crowding(pipeline, engines[key[1]], service.cores))
@@ -193,14 +202,19 @@ def _fill(
 
 
 @kernel
+def on_grid(quantile_ns: Float64s, share: float) -> float:
+    """A quantile function at ``share``, 0 to 1."""
+    position = share * (GRID - 1)
+    below = int(position)
+    return float(quantile_ns[below] + (position - below) * (quantile_ns[below + 1] - quantile_ns[below]))
+
+
+@kernel
 def draw_at(service: Service, seed: int, tag: int, stage: int, engine: int, bucket: int, knot: int) -> float:
     """One service time in ns at a measured row count."""
     family = service.family[stage, engine, bucket, knot]
     if family == QUANTILES:
-        position = uniform(seed, tag, stage) * (GRID - 1)
-        below = int(position)
-        low = service.quantile_ns[stage, engine, bucket, knot, below]
-        return float(low + (position - below) * (service.quantile_ns[stage, engine, bucket, knot, below + 1] - low))
+        return on_grid(service.quantile_ns[stage, engine, bucket, knot], uniform(seed, tag, stage))
     mean_ns = service.scale[stage, engine, bucket, knot, 0]
     if family == CONSTANT:
         return float(mean_ns)
@@ -208,6 +222,10 @@ def draw_at(service: Service, seed: int, tag: int, stage: int, engine: int, buck
         return float(mean_ns * -math.log(uniform(seed, tag, stage)))
     sigma = service.scale[stage, engine, bucket, knot, 1]
     return float(mean_ns * math.exp(sigma * normal(seed, tag, stage) - 0.5 * sigma * sigma))
+
+
+HANDOVER = 100
+"""Purpose of the draws of hand-over times, apart from those of service times; plus the stage."""
 
 
 @kernel

@@ -73,8 +73,10 @@ def prepare(
     Raises:
         InputError: A stage without times, or a trace that does not fit; one line, with the next command.
     """
-    service, service_warnings = lower_service(pipeline, latency)
     traffic, traffic_warnings = lower_traffic(trace, pipeline, latency, seed=seed)
+    span_s = max(int(traffic.arrival_ns[-1]), 1) / _NS_PER_S
+    rate_per_s = (len(traffic.arrival_ns) - 1) / span_s
+    service, service_warnings = lower_service(pipeline, latency, rate_per_s=rate_per_s)
     return Prepared(
         pipeline,
         lower(pipeline, latency, rule_sources(pipeline)),

@@ -64,7 +64,11 @@ class LatencyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     entries: list[Entry]
     inputs: list[InputWork] = []
     overhead_ms: Milliseconds | None = None
-    """Time a request spends outside queues and engines (front, hand-over), measured; ``None``: taken as 0."""
+    """Time a request spends outside all stages (socket, parsing, reply), measured; ``None``: taken as 0."""
+    handover_ms: Milliseconds | None = None
+    """Time a batch holds its slot beside its service (the way to the worker and back), measured; ``None``: 0."""
+    overhead_cpu_ms: float | None = None
+    """Processor time a request costs beside its stages (front, hand-over, load generator), measured; ``None``: 0."""
     pipeline: str | None = None
     stamp: Stamp | None = None
 
@@ -83,6 +87,11 @@ def load(path: Path) -> LatencyTable:
         _check(entry.latency_ms, f"{place}.latency_ms")
         if entry.contended_ms is not None:
             _check(entry.contended_ms, f"{place}.contended_ms")
+    for key, times in (("overhead_ms", table.overhead_ms), ("handover_ms", table.handover_ms)):
+        if times is not None:
+            _check(times, f"{path}: {key}")
+    if table.overhead_cpu_ms is not None and not 0 <= table.overhead_cpu_ms < math.inf:
+        raise InputError(f"{path}: overhead_cpu_ms: {table.overhead_cpu_ms} is not a time.")
     if not table.entries:
         raise InputError(f"{path}: entries: empty. Run `loadslice profile PIPELINE` to measure some.")
     return table

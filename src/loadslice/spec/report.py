@@ -19,7 +19,7 @@ SCHEMA = "report/1"
 QUANTILES = (*(percent / 100 for percent in range(100)), 0.995, 1.0)
 """Where latency curves are taken."""
 
-OUTSIDE = "front and hand-over"
+OUTSIDE = "front"
 """Pseudo stage: sockets, front, client and the way between stages; latency minus all waiting and all service."""
 
 

@@ -5,7 +5,7 @@ from markupsafe import Markup
 from loadslice.evaluate.report import charts, words
 from loadslice.spec.latency import Entry, Milliseconds
 from loadslice.spec.portrait import Portrait
-from loadslice.spec.report import OUTSIDE, QUANTILES, PlanReport, RateCurve, Report, StageTimes
+from loadslice.spec.report import QUANTILES, PlanReport, RateCurve, Report, StageTimes
 
 ENGINE_ROWS_MAX = 24
 """Lines of one engine chart; with more entries the fewest and the most rows are shown, the table has all."""
@@ -204,7 +204,7 @@ def _curves(report: Report) -> Markup | None:
 def _stages(plan: PlanReport) -> Markup | None:
     bars = []
     for stage in plan.stages:
-        name = stage.stage if stage.stage != OUTSIDE else "hand-over"
+        name = stage.stage
         if stage.predicted is not None:
             bars.append(charts.Bar(f"{name}, predicted", _parts(stage.predicted)))
         if stage.measured is not None:
