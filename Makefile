@@ -13,6 +13,8 @@ $(VENV)/.run: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@echo "compiling the decision kernels, once (under a minute)"
+	@$(BIN)/python -c 'from loadslice.sim import simulate; simulate.warm()'
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.run

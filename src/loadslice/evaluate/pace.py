@@ -10,7 +10,7 @@ from loadslice.sim import simulate
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.pipeline import Pipeline
 
-BUSY_LOW, BUSY_GOAL, BUSY_HIGH = 0.30, 0.60, 0.70
+BUSY_LOW, BUSY_GOAL, BUSY_HIGH = 0.35, 0.50, 0.60
 """Utilisation of the slowest plan: below the first nothing ever waits, above the last queues
 decide everything; between them the recorded pace is kept, else the pace is scaled to the middle one."""
 SPEED_MIN, SPEED_MAX = 1e-3, 1e3
