@@ -174,7 +174,7 @@ def stamp(
         machine={
             "cpu": cpu_model(),
             "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1),
-            "system": f"{platform.system()} {platform.release()}",
+            "system": f"{platform.system()} {platform.release().partition('-')[0]}",
             "python": platform.python_version(),
         },
     )
