@@ -6,25 +6,21 @@ the effects of the event before included.
 """
 
 from loadslice.policy import columns as c
+from loadslice.policy.batch_end import evacuate, fail_members, is_running, record_members, release
 from loadslice.policy.batching import start_all
-from loadslice.policy.breaker import on_time, record
-from loadslice.policy.ends import finish, leave, mark_dirty, say
+from loadslice.policy.breaker import on_time
+from loadslice.policy.ends import finish, mark_dirty, say
+from loadslice.policy.expiry import sweep_batches, sweep_queue
 from loadslice.policy.kernel import kernel
 from loadslice.policy.queues import unlink
 from loadslice.policy.retries import deposit, withdraw
-from loadslice.policy.routing import FAILED, HINT_FLOOR_NS, REJECTED, place, start_clock, try_again
+from loadslice.policy.routing import FAILED, HINT_FLOOR_NS, REJECTED, place, start_clock
 from loadslice.policy.tables import Int64s, State, Tables
 from loadslice.spec.outcome import Outcome, Reason
 
-COMPLETED, EXPIRED, CANCELLED = int(Outcome.COMPLETED), int(Outcome.EXPIRED), int(Outcome.CANCELLED)
-TABLE_FULL, DEADLINE, STAGE_TIMEOUT = int(Reason.TABLE_FULL), int(Reason.DEADLINE), int(Reason.STAGE_TIMEOUT)
-ENGINE_FAILED, STAGE_FAILED, CLIENT_GONE = int(Reason.ENGINE_FAILED), int(Reason.STAGE_FAILED), int(Reason.CLIENT_GONE)
+COMPLETED, CANCELLED = int(Outcome.COMPLETED), int(Outcome.CANCELLED)
+TABLE_FULL, STAGE_FAILED, CLIENT_GONE = int(Reason.TABLE_FULL), int(Reason.STAGE_FAILED), int(Reason.CLIENT_GONE)
 DRAINING, NO_REASON, RETRY_BUDGET = int(Reason.DRAINING), int(Reason.NONE), int(Reason.RETRY_BUDGET)
-
-MEMORY_SHIFT = 3
-"""Estimates move by 1/8 of each new observation: a slow-down of 6x is seen to two thirds after eight batches."""
-
-SCALE_MIN_PPM, SCALE_MAX_PPM = 10_000, 1_000_000_000
 
 
 @kernel
@@ -127,40 +123,6 @@ def on_arrival(
 
 
 @kernel
-def release(now_ns: int, tables: Tables, state: State, slot: int) -> None:
-    """Give a batch's permit back and learn from how long it took."""
-    batch = state.batches[slot]
-    engine = batch[c.B_ENGINE]
-    stage = batch[c.B_STAGE]
-    batch[c.B_BUSY] = 0
-    batch[c.B_EXPIRY_NS] = c.FOREVER
-    state.engines[engine, c.N_INFLIGHT] -= 1
-    took_ns = now_ns - batch[c.B_STARTED_NS]
-    state.engines[engine, c.N_BUSY_NS] += took_ns
-    expected = (
-        tables.base_ns[stage, engine, batch[c.B_BUCKET]]
-        + batch[c.B_ROWS] * tables.row_ns[stage, engine, batch[c.B_BUCKET]]
-    )
-    if expected == 0:
-        learned = state.learned_ns[stage, engine]
-        state.learned_ns[stage, engine] = took_ns if learned == 0 else learned + ((took_ns - learned) >> MEMORY_SHIFT)
-    else:
-        seen = min(max(took_ns * c.PPM // expected, SCALE_MIN_PPM), SCALE_MAX_PPM)
-        state.engines[engine, c.N_SCALE_PPM] += (seen - state.engines[engine, c.N_SCALE_PPM]) >> MEMORY_SHIFT
-    mark_dirty(state, engine)
-
-
-@kernel
-def is_running(state: State, slot: int, epoch: int) -> bool:
-    """Whether a batch result is about the batch that runs now."""
-    return bool(
-        0 <= slot < state.batches.shape[0]
-        and state.batches[slot, c.B_BUSY] == 1
-        and state.batches[slot, c.B_EPOCH] == epoch
-    )
-
-
-@kernel
 def on_batch_done(now_ns: int, tables: Tables, state: State, slot: int, epoch: int, results: Int64s) -> int:
     """A batch has ended and its engine is well.
 
@@ -202,39 +164,6 @@ def on_batch_done(now_ns: int, tables: Tables, state: State, slot: int, epoch: i
 
 
 @kernel
-def record_members(now_ns: int, tables: Tables, state: State, slot: int, call: int) -> None:
-    """Tell the breaker about every member that is still in a batch; move what waits if that opened it."""
-    batch = state.batches[slot]
-    stage = batch[c.B_STAGE]
-    engine = batch[c.B_ENGINE]
-    if tables.breakers[stage, c.K_WINDOW] == 0:
-        return
-    if now_ns - batch[c.B_STARTED_NS] > tables.breakers[stage, c.K_SLOW_NS]:
-        call |= c.SLOW_CALL
-    for index in range(batch[c.B_COUNT]):
-        request = state.members[slot, index, c.M_REQUEST]
-        if state.requests[request, c.R_EPOCH] == state.members[slot, index, c.M_EPOCH]:
-            record(now_ns, tables, state, request, call)
-    if state.breakers[stage, engine, c.X_STATE] == c.OPEN:
-        evacuate(now_ns, tables, state, stage, engine)
-
-
-@kernel
-def evacuate(now_ns: int, tables: Tables, state: State, stage: int, engine: int) -> None:
-    """Place anew what waits for a stage on an engine that no longer serves it, highest class first."""
-    first = tables.stages[stage, c.S_FIRST_LANE]
-    for priority in range(c.CLASSES):
-        for lane in range(first, first + tables.stages[stage, c.S_LANES]):
-            request = state.lanes[engine, priority, lane, c.L_HEAD]
-            while request >= 0:
-                after = state.requests[request, c.R_NEXT]
-                unlink(tables, state, request)
-                leave(state, request)
-                place(now_ns, tables, state, request, 1)
-                request = after
-
-
-@kernel
 def on_batch_failed(now_ns: int, tables: Tables, state: State, slot: int, epoch: int) -> int:
     """A batch has failed on its engine; its members are tried again within the retry budget, or fail.
 
@@ -249,17 +178,6 @@ def on_batch_failed(now_ns: int, tables: Tables, state: State, slot: int, epoch:
     fail_members(now_ns, tables, state, slot)
     close(now_ns, tables, state)
     return 0
-
-
-@kernel
-def fail_members(now_ns: int, tables: Tables, state: State, slot: int) -> None:
-    """Try every member again that is still in a batch, or fail it."""
-    for index in range(state.batches[slot, c.B_COUNT]):
-        request = state.members[slot, index, c.M_REQUEST]
-        if state.requests[request, c.R_EPOCH] == state.members[slot, index, c.M_EPOCH] and not try_again(
-            now_ns, tables, state, request, 1
-        ):
-            finish(state, request, FAILED, ENGINE_FAILED, 0)
 
 
 @kernel
@@ -289,77 +207,6 @@ def on_cancel(now_ns: int, tables: Tables, state: State, request: int, tag: int)
     finish(state, request, CANCELLED, CLIENT_GONE, 0)
     close(now_ns, tables, state)
     return 0
-
-
-@kernel
-def expire(now_ns: int, tables: Tables, state: State, request: int) -> None:
-    """End a request whose time is up, or try it elsewhere when it was its stage's time and not its own."""
-    row = state.requests[request]
-    if row[c.R_DEADLINE_NS] <= now_ns:
-        finish(state, request, EXPIRED, DEADLINE, 0)
-    elif not try_again(now_ns, tables, state, request, 0):
-        finish(state, request, EXPIRED, STAGE_TIMEOUT, 0)
-
-
-@kernel
-def stands_still(now_ns: int, tables: Tables, state: State, engine: int) -> bool:
-    """Whether every slot of an engine has been at its batch for longer than the batch's stage allows."""
-    first = tables.engines[engine, c.E_FIRST_SLOT]
-    for slot in range(first, first + tables.engines[engine, c.E_MAX_INFLIGHT]):
-        batch = state.batches[slot]
-        allowed_ns = tables.stages[batch[c.B_STAGE], c.S_TIMEOUT_NS]
-        if batch[c.B_BUSY] == 0 or now_ns - batch[c.B_STARTED_NS] < allowed_ns:
-            return False
-    return True
-
-
-@kernel
-def sweep_queue(now_ns: int, tables: Tables, state: State, engine: int) -> None:
-    """Expire what is due in an engine's queue and find the next expiry.
-
-    A wait that is too long is not the engine's fault, unless the engine stands still: then each is a failed call, or a
-    hung engine with few slots would never show its breaker enough of them.
-    """
-    following = c.FOREVER
-    standing = stands_still(now_ns, tables, state, engine)
-    for priority in range(c.CLASSES):
-        for lane in range(state.lanes.shape[2]):
-            request = state.lanes[engine, priority, lane, c.L_HEAD]
-            while request >= 0:
-                row = state.requests[request]
-                after = row[c.R_NEXT]
-                if row[c.R_EXPIRY_NS] <= now_ns:
-                    unlink(tables, state, request)
-                    if standing:
-                        record(now_ns, tables, state, request, c.FAILED_CALL)
-                    expire(now_ns, tables, state, request)
-                else:
-                    following = min(following, row[c.R_EXPIRY_NS])
-                request = after
-    state.engines[engine, c.N_QUEUE_EXPIRY_NS] = following
-
-
-@kernel
-def sweep_batches(now_ns: int, tables: Tables, state: State, engine: int) -> None:
-    """Expire running members that are due; the batch itself runs on and holds its permit."""
-    first = tables.engines[engine, c.E_FIRST_SLOT]
-    for slot in range(first, first + tables.engines[engine, c.E_MAX_INFLIGHT]):
-        batch = state.batches[slot]
-        if batch[c.B_BUSY] == 0 or batch[c.B_EXPIRY_NS] > now_ns:
-            continue
-        following = c.FOREVER
-        for index in range(batch[c.B_COUNT]):
-            request = state.members[slot, index, c.M_REQUEST]
-            row = state.requests[request]
-            if row[c.R_EPOCH] != state.members[slot, index, c.M_EPOCH]:
-                continue
-            if row[c.R_EXPIRY_NS] <= now_ns:
-                # The call was under way and took too long: the breaker hears of it now, not when it ends.
-                record(now_ns, tables, state, request, c.FAILED_CALL)
-                expire(now_ns, tables, state, request)
-            else:
-                following = min(following, row[c.R_EXPIRY_NS])
-        batch[c.B_EXPIRY_NS] = following
 
 
 @kernel

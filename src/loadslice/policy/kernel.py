@@ -70,6 +70,8 @@ _FLAGS = {
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a pure function at its first call. It may make views of arrays, never arrays."""
+    if numba.config.DISABLE_JIT:
+        return function
     dispatcher = numba.njit(**_FLAGS)(function)
     call_template = dispatcher.get_call_template
 

@@ -12,6 +12,7 @@ from loadslice.policy import events
 from loadslice.policy.tables import Int64s, State, Tables, fresh, lower, rule_sources
 from loadslice.sim import loop
 from loadslice.sim.clients import Behaviour, empty_diary, lower_clients
+from loadslice.sim.clockwork import idle_clockwork
 from loadslice.sim.faults import lower_faults
 from loadslice.sim.loop import Record, Traffic
 from loadslice.sim.service import GRID, Float64s, Service, lower_service, quantile_function
@@ -146,7 +147,7 @@ def run(prepared: Prepared, *, seed: int = 0, journal: bool = False) -> Run:
             effects=np.zeros((log_rows + len(state.effects) if log_rows else 0, c.EFFECT_COLUMNS), np.int64),
             counts=np.zeros(3, np.int64),
         )
-        diary, clockwork = empty_diary(len(traffic.arrival_ns), behaviour), loop.idle_clockwork(state)
+        diary, clockwork = empty_diary(len(traffic.arrival_ns), behaviour), idle_clockwork(state)
         service, faults = prepared.service, prepared.faults
         if (
             loop.run(seed, tables, state, service, traffic, faults, behaviour, diary, clockwork, record)

@@ -1,0 +1,90 @@
+"""Work in flight and how fast it moves.
+
+Engines of one machine slow each other: a running batch moves at ``1 / contention`` while another slot runs, and all
+share the cores once busy threads outnumber them. Whenever the set of running batches changes, what is left of each is
+carried over to the new speed.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from loadslice.policy import columns as c
+from loadslice.policy.kernel import kernel
+from loadslice.policy.tables import Int64s, State
+from loadslice.sim.service import Float64s, Service
+
+
+class Clockwork(NamedTuple):
+    """Work in flight, one row per batch slot, and how engines are doing."""
+
+    done_ns: Int64s
+    """[slots] FOREVER when idle or standing still"""
+    running: Int64s
+    """[slots] 1 while a batch runs"""
+    left_ns: Float64s
+    """[slots] work left, in ns of a well engine that has the machine to itself"""
+    speed: Float64s
+    """[slots] work done per ns"""
+    since_ns: Int64s
+    """[slots] when ``left_ns`` was true"""
+    pace_ppm: Int64s
+    """[E] time per unit of work, in millionths of a well engine's; 0: it stands still"""
+    wrong: Int64s
+    """[E] 1 while answers are wrong"""
+    results: Int64s
+    """[largest batch, 2] scratch: what a batch's members ask of the next stage"""
+
+
+def idle_clockwork(state: State) -> Clockwork:
+    """Nothing in flight. Made outside the loop: compiled code allocates nothing."""
+    slots, engines = len(state.batches), len(state.engines)
+    return Clockwork(
+        done_ns=np.full(slots, c.FOREVER, np.int64),
+        running=np.zeros(slots, np.int64),
+        left_ns=np.zeros(slots),
+        speed=np.ones(slots),
+        since_ns=np.zeros(slots, np.int64),
+        pace_ppm=np.full(engines, c.PPM, np.int64),
+        wrong=np.zeros(engines, np.int64),
+        results=np.zeros((state.members.shape[1], 2), np.int64),
+    )
+
+
+@kernel
+def set_speed(now_ns: int, clockwork: Clockwork, slot: int, speed: float) -> None:
+    """Carry what is left of a running batch over to a new speed."""
+    if speed == clockwork.speed[slot]:
+        return
+    clockwork.left_ns[slot] -= (now_ns - clockwork.since_ns[slot]) * clockwork.speed[slot]
+    clockwork.since_ns[slot] = now_ns
+    clockwork.speed[slot] = speed
+    if speed > 0.0:
+        clockwork.done_ns[slot] = now_ns + max(1, int(clockwork.left_ns[slot] / speed + 0.5))
+    else:
+        clockwork.done_ns[slot] = c.FOREVER
+
+
+@kernel
+def change_speed(now_ns: int, service: Service, state: State, clockwork: Clockwork) -> None:
+    """Set the speed of every running batch by its engine's pace and the present company."""
+    busy = 0
+    threads = 0
+    for slot in range(clockwork.running.shape[0]):
+        if clockwork.running[slot] == 1:
+            sharing = service.threads[state.batches[slot, c.B_ENGINE]]
+            threads += sharing
+            busy += 1 if sharing > 0 else 0
+    crowding = max(1.0, (threads + service.background) / service.cores)
+    for slot in range(clockwork.running.shape[0]):
+        if clockwork.running[slot] == 0:
+            continue
+        batch = state.batches[slot]
+        engine = batch[c.B_ENGINE]
+        pace = clockwork.pace_ppm[engine]
+        speed = c.PPM / pace if pace > 0 else 0.0
+        if service.threads[engine] > 0 and service.cores < np.inf:
+            if busy > 1:
+                speed /= service.contention[batch[c.B_STAGE], engine, batch[c.B_BUCKET]]
+            speed /= crowding
+        set_speed(now_ns, clockwork, slot, speed)
