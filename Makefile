@@ -49,9 +49,9 @@ bench: $(VENV)/.dev
 
 # Versions and hashes only: no index address may enter a lock.
 lock:
-	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header -q \
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate --no-header -q \
 	  --extra onnxruntime --extra openvino --extra example --group build -o requirements.lock
-	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header -q \
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate --no-header -q \
 	  --extra onnxruntime --extra openvino --extra example --group build --group test --group gate --group docs -c requirements.lock -o requirements-dev.lock
 
 clean:
