@@ -28,27 +28,40 @@ def is_running(state: State, slot: int, epoch: int) -> bool:
 
 
 @kernel
-def release(now_ns: int, tables: Tables, state: State, slot: int) -> None:
-    """Give a batch's permit back and learn from how long it took."""
+def release(now_ns: int, state: State, slot: int) -> None:
+    """Give a batch's permit back."""
+    batch = state.batches[slot]
+    engine = batch[c.B_ENGINE]
+    batch[c.B_BUSY] = 0
+    batch[c.B_EXPIRY_NS] = c.FOREVER
+    counts = state.engines[engine]
+    counts[c.N_INFLIGHT] -= 1
+    counts[c.N_BUSY_NS] += now_ns - batch[c.B_STARTED_NS]
+    counts[c.N_DONE_NS] = now_ns
+    mark_dirty(state, engine)
+
+
+@kernel
+def learn(now_ns: int, tables: Tables, state: State, slot: int) -> None:
+    """Move the estimates by how long a batch took that ended well; a trial's answer replaces them.
+
+    A failure teaches nothing: it may come at once, or after a long silence.
+    """
     batch = state.batches[slot]
     engine = batch[c.B_ENGINE]
     stage = batch[c.B_STAGE]
-    batch[c.B_BUSY] = 0
-    batch[c.B_EXPIRY_NS] = c.FOREVER
-    state.engines[engine, c.N_INFLIGHT] -= 1
+    bucket = batch[c.B_BUCKET]
+    counts = state.engines[engine]
     took_ns = now_ns - batch[c.B_STARTED_NS]
-    state.engines[engine, c.N_BUSY_NS] += took_ns
-    expected = (
-        tables.base_ns[stage, engine, batch[c.B_BUCKET]]
-        + batch[c.B_ROWS] * tables.row_ns[stage, engine, batch[c.B_BUCKET]]
-    )
-    if expected == 0:
-        learned = state.learned_ns[stage, engine]
-        state.learned_ns[stage, engine] = took_ns if learned == 0 else learned + ((took_ns - learned) >> MEMORY_SHIFT)
-    else:
+    learned = state.learned_ns[stage, engine]
+    afresh = learned == 0 or counts[c.N_TRIAL] == 1
+    state.learned_ns[stage, engine] = took_ns if afresh else learned + ((took_ns - learned) >> MEMORY_SHIFT)
+    expected = tables.base_ns[stage, engine, bucket] + batch[c.B_ROWS] * tables.row_ns[stage, engine, bucket]
+    if expected > 0:
         seen = min(max(took_ns * c.PPM // expected, SCALE_MIN_PPM), SCALE_MAX_PPM)
-        state.engines[engine, c.N_SCALE_PPM] += (seen - state.engines[engine, c.N_SCALE_PPM]) >> MEMORY_SHIFT
-    mark_dirty(state, engine)
+        scale = counts[c.N_SCALE_PPM]
+        counts[c.N_SCALE_PPM] = seen if counts[c.N_TRIAL] == 1 else scale + ((seen - scale) >> MEMORY_SHIFT)
+    counts[c.N_TRIAL] = 0
 
 
 @kernel

@@ -118,7 +118,7 @@ def close_batch(now_ns: int, tables: Tables, state: State, engine: int, lane: in
                 full = True
                 break
             unlink(tables, state, request)
-            if row[c.R_DEADLINE_NS] < c.FOREVER and dropped(now_ns, tables, state, request, engine, 0):
+            if row[c.R_DEADLINE_NS] < c.FOREVER and dropped(now_ns, tables, state, request, engine, 0, 0):
                 continue
             row[c.R_STATUS] = c.RUNNING
             member = state.members[slot, count]

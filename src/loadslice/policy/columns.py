@@ -7,6 +7,9 @@ cheap: every array is unboxed anew at each call from Python.
 FOREVER = 2**62
 """A time that never comes."""
 
+LONG_AGO_NS = 10**12
+"""Before any run began."""
+
 PPM = 1_000_000
 """Shares and scales are integers in parts per million, so that no sum depends on rounding."""
 
@@ -124,8 +127,10 @@ L_HEAD, L_TAIL, L_COUNT, LANE_COLUMNS = range(4)
     N_FAILOVER_IN,
     N_BUSY_NS,
     N_BREAKER_NS,
+    N_DONE_NS,
+    N_TRIAL,
     ENGINE_COLUMNS,
-) = range(14)
+) = range(16)
 
 # Batch slots (state.batches): max_inflight per engine
 (

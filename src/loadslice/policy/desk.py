@@ -6,7 +6,7 @@ the effects of the event before included.
 """
 
 from loadslice.policy import columns as c
-from loadslice.policy.batch_end import evacuate, fail_members, is_running, record_members, release
+from loadslice.policy.batch_end import evacuate, fail_members, is_running, learn, record_members, release
 from loadslice.policy.batching import start_all
 from loadslice.policy.breaker import on_time
 from loadslice.policy.ends import finish, mark_dirty, say
@@ -141,7 +141,8 @@ def on_batch_done(now_ns: int, tables: Tables, state: State, slot: int, epoch: i
     if not is_running(state, slot, epoch):
         return c.REFUSED
     begin(now_ns, state)
-    release(now_ns, tables, state, slot)
+    release(now_ns, state, slot)
+    learn(now_ns, tables, state, slot)
     record_members(now_ns, tables, state, slot, c.WELL)
     last = state.batches[slot, c.B_STAGE] + 1 == tables.stages.shape[0]
     for index in range(state.batches[slot, c.B_COUNT]):
@@ -173,7 +174,7 @@ def on_batch_failed(now_ns: int, tables: Tables, state: State, slot: int, epoch:
     if not is_running(state, slot, epoch):
         return c.REFUSED
     begin(now_ns, state)
-    release(now_ns, tables, state, slot)
+    release(now_ns, state, slot)
     record_members(now_ns, tables, state, slot, c.FAILED_CALL)
     fail_members(now_ns, tables, state, slot)
     close(now_ns, tables, state)
@@ -247,7 +248,7 @@ def on_engine_down(now_ns: int, tables: Tables, state: State, engine: int) -> in
     first = tables.engines[engine, c.E_FIRST_SLOT]
     for slot in range(first, first + tables.engines[engine, c.E_MAX_INFLIGHT]):
         if state.batches[slot, c.B_BUSY] == 1:
-            release(now_ns, tables, state, slot)
+            release(now_ns, state, slot)
             # A result that still comes from the lost engine is of an old epoch.
             state.batches[slot, c.B_EPOCH] += 1
             fail_members(now_ns, tables, state, slot)

@@ -262,6 +262,52 @@ def test_the_estimate_is_live_a_slow_engine_makes_more_work_hopeless() -> None:
     assert outcomes(run.arrive(deadline_ns=run.now_ns + 40 * MS))[0][1:] == (Outcome.SHED, Reason.HOPELESS)
 
 
+def test_one_slow_spell_does_not_lock_deadlines_out_of_an_idle_engine() -> None:
+    run = Desk(one_stage({"a": TWIN}))
+    run.arrive()
+    run.now_ns += 50_000 * MS
+    run.done(0)
+    assert outcomes(run.arrive(deadline_ns=run.now_ns + 300 * MS))[0][2] is Reason.HOPELESS
+    run.now_ns += 1000 * MS
+    assert dispatches(run.arrive(deadline_ns=run.now_ns + 300 * MS)) == [0]
+    # While it is tried, others are still refused by the old estimate.
+    assert outcomes(run.arrive(deadline_ns=run.now_ns + 300 * MS))[0][2] is Reason.HOPELESS
+    run.now_ns += 20 * MS
+    run.done(0)
+    assert dispatches(run.arrive(deadline_ns=run.now_ns + 300 * MS)) == [0]
+
+
+def test_a_failed_batch_teaches_nothing() -> None:
+    run = Desk(one_stage({"a": TWIN}))
+    run.arrive()
+    run.now_ns += 20 * MS
+    run.done(0)
+    run.arrive()
+    run.now_ns += 60_000 * MS
+    run.failed(0)
+    assert run.state.learned_ns[0, 0] == 20 * MS
+
+
+def test_work_that_later_stages_cannot_finish_in_time_is_refused_at_the_door() -> None:
+    run = Desk(
+        Pipeline(
+            version=1,
+            pipeline="p",
+            engines={"a": TWIN, "b": TWIN},
+            stages=[Stage(name="s", variant="v", engine="a"), Stage(name="t", variant="w", engine="b")],
+        )
+    )
+    run.arrive()
+    run.now_ns += 5 * MS
+    run.done(0)
+    run.now_ns += 200 * MS
+    run.done(1)
+    run.arrive()
+    assert outcomes(run.arrive(deadline_ns=run.now_ns + 150 * MS))[0][2] is Reason.HOPELESS
+    assert dispatches(run.arrive(deadline_ns=run.now_ns + 300 * MS)) == []
+    assert run.state.counters[c.C_IN_SYSTEM] == 2
+
+
 def test_a_batch_waits_for_company_until_its_window_closes() -> None:
     run = Desk(one_stage({"a": TWIN}, batch={"a": Batch(size=4, window_ms=5)}))
     assert dispatches(run.arrive()) == []

@@ -5,7 +5,8 @@ Order of the questions, as a request meets them:
 1. Which engines may serve it (up, breaker, shape bucket, rows, precision floor)?
 2. Which of them is preferred (static order, first rule that holds, least expected completion)?
 3. Is it overflow there? Exactly the configured share of overflow goes to the backup, while that has spare quota.
-4. Can it still meet its deadline where it would go? If not, it is hopeless and refused at once.
+4. Can it still meet its deadline, there and at the stages ahead? If not, it is hopeless and refused at once; but for
+   one at a time that tries an idle engine whose estimate is old.
 5. Is there room? Otherwise it displaces the newest of a lower class, or is refused with a hint.
 """
 
@@ -190,21 +191,77 @@ def hint_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
     return max(HINT_FLOOR_NS, wait_ns(now_ns, tables, state, engine))
 
 
-@kernel
-def dropped(now_ns: int, tables: Tables, state: State, request: int, engine: int, wait: int) -> bool:
-    """End a request that cannot meet its deadline on an engine after a wait: expired already, or hopeless.
+TRIAL_NS = 1_000_000_000
+"""An idle engine whose last batch ended this long ago, or one expected service ago, may be tried all the same."""
 
-    The request stands in no queue.
+
+@kernel
+def ahead_ns(now_ns: int, tables: Tables, state: State, stage: int) -> int:
+    """What the stages after one are expected to take: their batches as seen, and the longest of their waits.
+
+    Waits are not added up: one engine often serves several stages, and would be waited for at each.
+    """
+    service = 0
+    longest_wait = 0
+    for later in range(stage + 1, tables.stages.shape[0]):
+        quickest = c.FOREVER
+        shortest_wait = c.FOREVER
+        for order in range(tables.preference.shape[1]):
+            engine = tables.preference[later, order]
+            if engine < 0:
+                break
+            if state.engines[engine, c.N_UP] == 1:
+                quickest = min(quickest, state.learned_ns[later, engine])
+                shortest_wait = min(shortest_wait, wait_ns(now_ns, tables, state, engine))
+        if quickest < c.FOREVER:
+            service += quickest
+            longest_wait = max(longest_wait, shortest_wait)
+    return int(service + longest_wait)
+
+
+@kernel
+def may_be_tried(now_ns: int, state: State, engine: int, needed_ns: int) -> bool:
+    """Whether an engine is idle and its estimate old, so that one request may show what it is worth now.
+
+    Estimates learn from batches alone. After one slow spell they would otherwise refuse every deadline, and with it
+    every batch that could teach them better.
+    """
+    counts = state.engines[engine]
+    return bool(
+        counts[c.N_INFLIGHT] == 0
+        and counts[c.N_QUEUED] == 0
+        and now_ns - counts[c.N_DONE_NS] >= min(needed_ns, TRIAL_NS)
+    )
+
+
+@kernel
+def dropped(now_ns: int, tables: Tables, state: State, request: int, engine: int, wait: int, ahead: int) -> bool:
+    """End a request that cannot meet its deadline: expired already, or hopeless by what is expected of it.
+
+    Args:
+        now_ns: Time since the run began.
+        tables: What never changes.
+        state: Changed.
+        request: Stands in no queue.
+        engine: Where it would be served.
+        wait: Expected wait there.
+        ahead: Expected time at later stages.
+
+    Returns:
+        Whether it was ended.
     """
     row = state.requests[request]
     if row[c.R_DEADLINE_NS] <= now_ns:
         finish(state, request, EXPIRED, DEADLINE, 0)
         return True
     needed_ns = service_ns(tables, state, row[c.R_STAGE], engine, row[c.R_BUCKET], row[c.R_ITEMS])
-    if now_ns + wait + needed_ns > row[c.R_DEADLINE_NS]:
-        finish(state, request, SHED, HOPELESS, hint_ns(now_ns, tables, state, engine))
-        return True
-    return False
+    if now_ns + wait + needed_ns + ahead <= row[c.R_DEADLINE_NS]:
+        return False
+    if may_be_tried(now_ns, state, engine, needed_ns):
+        state.engines[engine, c.N_TRIAL] = 1
+        return False
+    finish(state, request, SHED, HOPELESS, hint_ns(now_ns, tables, state, engine))
+    return True
 
 
 @kernel
@@ -260,10 +317,10 @@ def place(now_ns: int, tables: Tables, state: State, request: int, admitted: int
         if target >= 0:
             engine = target
             reason = FAILOVER
-    if row[c.R_DEADLINE_NS] < c.FOREVER and dropped(
-        now_ns, tables, state, request, engine, wait_ns(now_ns, tables, state, engine)
-    ):
-        return
+    if row[c.R_DEADLINE_NS] < c.FOREVER:
+        wait = wait_ns(now_ns, tables, state, engine)
+        if dropped(now_ns, tables, state, request, engine, wait, ahead_ns(now_ns, tables, state, row[c.R_STAGE])):
+            return
     if not has_room(tables, state, engine):
         victim = newest_below(state, engine, row[c.R_CLASS])
         hint = hint_ns(now_ns, tables, state, engine)

@@ -64,7 +64,7 @@ class State(NamedTuple):
     floors: Int64s
     """[E, CLASSES] credit of a waiting class towards its floor, ppm of a dispatch"""
     learned_ns: Int64s
-    """[S, E] mean time of a batch as seen, where no latency table says"""
+    """[S, E] mean time of a batch as seen; 0: none was"""
     counters: Int64s
     """[COUNTERS]"""
     dirty: Int64s
@@ -241,6 +241,7 @@ def fresh(tables: Tables, max_requests: int) -> State:
     engines[:, c.N_UP] = 1
     engines[:, [c.N_QUEUE_EXPIRY_NS, c.N_WAKE_NS, c.N_BREAKER_NS]] = c.FOREVER
     engines[:, c.N_SCALE_PPM] = c.PPM
+    engines[:, c.N_DONE_NS] = -c.LONG_AGO_NS
     batches = np.zeros((slots, c.BATCH_COLUMNS), np.int64)
     batches[:, c.B_EXPIRY_NS] = c.FOREVER
     for e in range(engine_count):
