@@ -1,6 +1,6 @@
 """What a request's headers say about how it wants to be treated."""
 
-import math
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -13,6 +13,10 @@ from loadslice.spec.pipeline import CLASSES, PRECISIONS, Pipeline
 DEFAULT_CLASS = CLASSES.index("critical")
 ATTEMPT_MAX = 1000
 DEADLINE_MS_MAX = 86_400_000.0
+
+# Python's own int() and float() take underscores, blanks and digits of every script.
+_WHOLE = re.compile(r"[0-9]{1,4}")
+_DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
 
 
 class Envelope(NamedTuple):
@@ -69,7 +73,7 @@ class EnvelopeReader:
             precision = self._precisions[text]
         attempt = 1
         if (text := headers.get("x-loadslice-attempt")) is not None:
-            if not (text.isascii() and text.isdigit() and 1 <= int(text[:10]) <= ATTEMPT_MAX):
+            if not (_WHOLE.fullmatch(text) and 1 <= int(text) <= ATTEMPT_MAX):
                 raise RefusalError(400, f"x-loadslice-attempt must be a number from 1 to {ATTEMPT_MAX}")
             attempt = int(text)
         source = self._text(headers, "x-loadslice-source")
@@ -89,16 +93,20 @@ class EnvelopeReader:
         if text is None:
             default_ns = self._deadlines_ns[priority]
             return FOREVER if default_ns is None else received_ns + default_ns
-        try:
-            deadline_ms = float(text)
-        except ValueError:
-            deadline_ms = math.nan
-        if not 0 < deadline_ms <= DEADLINE_MS_MAX:  # NaN fails too
-            raise RefusalError(400, f"x-loadslice-deadline-ms must be above 0 and at most {DEADLINE_MS_MAX:.0f}")
-        return received_ns + round(deadline_ms * NS_PER_MS)
+        if not (_DECIMAL.fullmatch(text) and 0 < float(text) <= DEADLINE_MS_MAX):
+            raise RefusalError(
+                400, f"x-loadslice-deadline-ms must be a decimal number above 0 and at most {DEADLINE_MS_MAX:.0f}"
+            )
+        return received_ns + round(float(text) * NS_PER_MS)
 
     def _text(self, headers: Mapping[str, str], name: str) -> str | None:
         text = headers.get(name)
-        if text is not None and len(text) > self._text_max:
+        if not text:
+            return None
+        if len(text) > self._text_max:
             raise RefusalError(400, f"{name} is longer than {self._text_max} characters")
-        return text or None
+        try:
+            text.encode()  # bytes that are not UTF-8 arrive as lone surrogates, which no file takes
+        except UnicodeEncodeError as error:
+            raise RefusalError(400, f"{name} is not UTF-8") from error
+        return text

@@ -56,7 +56,22 @@ def test_a_request_id_is_kept_before_a_trace_id(reader) -> None:
     assert reader.read({"traceparent": "t"}, 0).id == "t"
 
 
-@pytest.mark.parametrize("value", ["", "0", "-3", "1e9", "nan", "0x10", "five"])
+@pytest.mark.parametrize("value", ["", "0", "-3", "1e9", "1e3", "nan", "0x10", "five", "1_0", " 5", "５", "86400001"])
 def test_a_deadline_that_is_none_is_refused(reader, value) -> None:
     with pytest.raises(RefusalError, match="x-loadslice-deadline-ms"):
         reader.read({"x-loadslice-deadline-ms": value}, 0)
+
+
+@pytest.mark.parametrize("value", ["", "0", "1001", "-1", "1_0", "１", "1" * 5, "1" * 5000])
+def test_an_attempt_that_is_no_small_number_is_refused(reader, value) -> None:
+    assert reader.read({"x-loadslice-attempt": "1000"}, 0).attempt == 1000
+    with pytest.raises(RefusalError, match="x-loadslice-attempt"):
+        reader.read({"x-loadslice-attempt": value}, 0)
+
+
+@pytest.mark.parametrize("name", ["x-request-id", "traceparent", "x-loadslice-source", "x-loadslice-input"])
+def test_names_are_utf8(reader, name) -> None:
+    assert "büro" in reader.read({name: "büro"}, 0)
+    not_utf8 = b"a\xff\xfe".decode("utf-8", "surrogateescape")
+    with pytest.raises(RefusalError, match=f"{name} is not UTF-8"):
+        reader.read({name: not_utf8}, 0)

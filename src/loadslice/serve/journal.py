@@ -59,6 +59,8 @@ class JournalWriter:
         self._requests: list[tuple[Any, ...]] = []
         self._stages: list[tuple[Any, ...]] = []
         self._parts = 0
+        self._handed = dict.fromkeys(TABLES, 0)
+        """Rows given to the writing thread, by table."""
         self._queue: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._error: InputError | None = None
         try:
@@ -127,6 +129,9 @@ class JournalWriter:
             events: Rows of `policy.events` as one flat array, not changed any more.
         """
         if self._requests or events:
+            self._handed["requests"] += len(self._requests)
+            self._handed["stages"] += len(self._stages)
+            self._handed["events"] += len(events) // EVENT_WIDTH
             self._queue.put({"requests": self._requests, "stages": self._stages, "events": events})
             self._requests, self._stages = [], []
 
@@ -141,18 +146,41 @@ class JournalWriter:
         self._thread.join()
         if self._error is not None:
             raise self._error
-        for name, columns in TABLES.items():
-            _join_parts(self._parts_folder, name, columns, self._folder / f"{name}.parquet")
-        for part in self._parts_folder.iterdir():
-            part.unlink()
-        self._parts_folder.rmdir()
+        requests = sum(outcomes.values())
+        if self._handed["requests"] != requests:
+            raise InputError(
+                f"--journal {self._folder}: {requests} requests ended, {self._handed['requests']} were kept; "
+                "not closed."
+            )
+        try:
+            self._join()
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise self._as_input_error(error) from error
         self._write_head(
             clean=True,
-            requests=sum(outcomes.values()),
+            requests=requests,
             outcomes={name: outcomes.get(Outcome[name.upper()], 0) for name in OUTCOMES},
             span_ns=span_ns,
             effects_sha256=effects_sha256,
         )
+
+    def _join(self) -> None:
+        for name, columns in TABLES.items():
+            rows = _join_parts(self._parts_folder, name, columns, self._folder / f"{name}.parquet")
+            if rows != self._handed[name]:
+                raise InputError(
+                    f"--journal {self._folder}: {self._handed[name]} rows of {name} were written, {rows} are there; "
+                    "not closed."
+                )
+        for part in self._parts_folder.iterdir():
+            part.unlink()
+        self._parts_folder.rmdir()
+
+    def _as_input_error(self, error: BaseException) -> InputError:
+        if isinstance(error, InputError):
+            return error
+        text = reason(error) if isinstance(error, OSError) else " ".join(str(error).split())
+        return InputError(f"--journal {self._folder}: cannot be written, {text}.")
 
     def _write_head(
         self, *, clean: bool, requests: int, outcomes: dict[str, int], span_ns: int, effects_sha256: str | None
@@ -181,9 +209,13 @@ class JournalWriter:
                 for name, columns in TABLES.items():
                     with replacing(self._parts_folder / f"{name}-{self._parts:06d}.parquet") as path:
                         _frame(rows[name], columns).write_parquet(path)
-            except (InputError, pl.exceptions.PolarsError) as error:
-                self._error = error if isinstance(error, InputError) else InputError(f"{self._folder}: {error}")
-                log.error("the journal cannot be written any more: %s", self._error)
+            except InputError as error:
+                self._error = error
+                log.error("the journal cannot be written any more: %s", error)
+            except BaseException as error:
+                # Whatever it is: a thread that died silently would leave a journal that looks whole.
+                self._error = self._as_input_error(error)
+                log.exception("the journal cannot be written any more")
 
 
 def _frame(rows: "list[tuple[Any, ...]] | array[int]", columns: dict[str, pl.DataType]) -> pl.DataFrame:
@@ -192,11 +224,12 @@ def _frame(rows: "list[tuple[Any, ...]] | array[int]", columns: dict[str, pl.Dat
     return pl.DataFrame(rows, schema=columns, orient="row")
 
 
-def _join_parts(folder: Path, name: str, columns: dict[str, pl.DataType], target: Path) -> None:
-    """Join parts in order, streaming, so that a long run needs no more memory than a short one."""
+def _join_parts(folder: Path, name: str, columns: dict[str, pl.DataType], target: Path) -> int:
+    """Join parts in order, streaming, so that a long run needs no more memory than a short one; returns the rows."""
     parts = sorted(folder.glob(f"{name}-*.parquet"))
     with replacing(target) as path:
         if parts:
             pl.scan_parquet(parts).sink_parquet(path)
         else:
             pl.DataFrame(schema=columns).write_parquet(path)
+    return int(pl.scan_parquet(target).select(pl.len()).collect().item())

@@ -93,3 +93,37 @@ def test_a_disk_that_fails_is_said_when_closing_and_the_journal_is_not_clean(tmp
     with pytest.raises(InputError, match="cannot be written"):
         close(writer, array("q"), 1)
     assert b'"clean": false' in (tmp_path / "journal.json").read_bytes()
+
+
+def test_a_row_that_no_file_takes_is_said_once_and_the_journal_is_not_clean(tmp_path, pipeline, done, caplog) -> None:
+    writer = JournalWriter(tmp_path, pipeline, None)
+    for tag in range(2):
+        request = ended(tag, done)
+        request.id = "\udcff"
+        writer.add(request)
+        writer.flush(array("q"))
+    with pytest.raises(InputError, match="cannot be written"):
+        close(writer, array("q"), 2)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert b'"clean": false' in (tmp_path / "journal.json").read_bytes()
+
+
+def test_a_journal_that_lacks_a_request_is_not_clean(tmp_path: Path, pipeline, done) -> None:
+    writer = JournalWriter(tmp_path, pipeline, None)
+    writer.add(ended(0, done))
+    with pytest.raises(InputError, match="2 requests ended, 1 were kept"):
+        close(writer, array("q"), 2)
+    assert b'"clean": false' in (tmp_path / "journal.json").read_bytes()
+
+
+def test_parts_that_have_vanished_are_missed(tmp_path: Path, pipeline, done) -> None:
+    writer = JournalWriter(tmp_path, pipeline, None)
+    writer.add(ended(0, done))
+    writer.flush(array("q"))
+    writer._queue.put(None)
+    writer._thread.join()
+    for part in (tmp_path / "parts").iterdir():
+        part.unlink()
+    with pytest.raises(InputError, match="1 rows of requests were written, 0 are there"):
+        close(writer, array("q"), 1)
+    assert b'"clean": false' in (tmp_path / "journal.json").read_bytes()

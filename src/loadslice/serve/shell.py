@@ -80,12 +80,10 @@ class Shell:
 
     def submit(self, request: Request) -> None:
         """A request has arrived. Its outcome may be known when this returns; ``request.done`` is resolved then."""
+        assert request.work is not None
         now_ns = self._clock.now_ns()
         request.tag = self._next_tag
-        self._next_tag += 1
         request.arrival_ns = now_ns
-        self._inside[request.tag] = request
-        assert request.work is not None
         # tokens are unknown here: -1
         arguments = (
             request.tag,
@@ -98,6 +96,9 @@ class Shell:
             request.precision,
             request.attempt,
         )
+        array("q", arguments)  # a number that the core cannot hold must fail here, before anything has changed
+        self._next_tag += 1
+        self._inside[request.tag] = request
         self._note(events.ARRIVAL, now_ns, *arguments)
         desk.on_arrival(now_ns, self.tables, self.state, *arguments)
         self._carry_out(now_ns)
