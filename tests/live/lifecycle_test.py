@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -330,6 +331,34 @@ def test_bodies_of_all_requests_together_are_bounded(gated, folder, gate) -> Non
             assert (await infer(client, "gated"))[0] == 200
 
     asyncio.run(run())
+
+
+def test_a_client_that_does_not_read_its_reply_is_cut_off_and_nobody_calls_it_a_fault(pipeline, folder, caplog) -> None:
+    rows = 900_000
+    given = {"name": "x", "datatype": "FP32", "shape": [rows, 4], "parameters": {"binary_data_size": 16 * rows}}
+    document = json.dumps({"inputs": [given], "parameters": {"binary_data_output": True}}).encode()
+    head = (
+        f"POST /v2/models/tiny/infer HTTP/1.1\r\nHost: h\r\nContent-Length: {len(document) + 16 * rows}\r\n"
+        f"Inference-Header-Content-Length: {len(document)}\r\n\r\n"
+    )
+
+    async def run() -> None:
+        async with serving(pipeline("tiny"), folder, limits=Limits(reply_timeout_s=0.2)) as (server, client):
+            host, port = server.url.removeprefix("http://").split(":")
+            with socket.socket() as deaf:
+                deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                deaf.setblocking(False)
+                loop = asyncio.get_running_loop()
+                await loop.sock_connect(deaf, (host, int(port)))
+                await loop.sock_sendall(deaf, head.encode() + document + bytes(16 * rows))
+                await until(lambda: server.outcomes[Outcome.COMPLETED] == 1)
+                assert server._front._bodies.held_bytes > 16 * rows, "body and reply are held"
+                await until(lambda: not server._http.connections)
+            assert server._front._bodies.held_bytes == 0
+            assert (await infer(client, "tiny"))[0] == 200
+
+    asyncio.run(run())
+    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
 
 
 def test_a_second_server_on_the_port_says_so_in_one_line(pipeline, folder) -> None:

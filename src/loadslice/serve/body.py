@@ -29,10 +29,7 @@ class BodyReader:
         length = request.content_length
         if length is not None and length > limit:
             raise RefusalError(413, f"the body has {length} bytes, {limit} is the most taken", close=True)
-        if self.held_bytes + (length if length is not None else limit) > self._limits.held_bytes_max:
-            raise RefusalError(
-                503, "the server holds as many bytes as it may", retry_after_ns=HINT_FLOOR_NS, close=True
-            )
+        self._check_room(length if length is not None else limit)
         await _answer_expectation(request)
         body = request.content.read_nowait()
         if not request.content.at_eof():
@@ -44,9 +41,19 @@ class BodyReader:
         self.held_bytes += len(body)
         return body
 
-    def release(self, body_bytes: int) -> None:
-        """The body is not needed any more."""
-        self.held_bytes -= body_bytes
+    def hold(self, reply_bytes: int) -> None:
+        """Count a reply that is being sent. The caller gives it back with `release` when it has gone."""
+        self.held_bytes += reply_bytes
+
+    def release(self, held_bytes: int) -> None:
+        """A body, or a reply, is not needed any more."""
+        self.held_bytes -= held_bytes
+
+    def _check_room(self, more_bytes: int) -> None:
+        if self.held_bytes + more_bytes > self._limits.held_bytes_max:
+            raise RefusalError(
+                503, "the server holds as many bytes as it may", retry_after_ns=HINT_FLOOR_NS, close=True
+            )
 
     async def _read_rest(self, request: web.BaseRequest, begun: bytes) -> bytes:
         parts = [begun]
@@ -60,6 +67,8 @@ class BodyReader:
                         raise RefusalError(
                             413, f"the body has more than {self._limits.body_bytes_max} bytes", close=True
                         )
+                    # Many bodies that found room when they began can be too much together.
+                    self._check_room(len(part))
                     self.held_bytes += len(part)
                     reserved += len(part)
                     parts.append(part)

@@ -36,13 +36,14 @@ def refuse(refusal: RefusalError) -> web.Response:
 class _Connection(web.RequestHandler):
     """One client's connection."""
 
-    __slots__ = ("_limits",)
+    __slots__ = ("_cut_off", "_limits")
 
     def __init__(
         self, manager: "HttpServer", *, limits: Limits, loop: asyncio.AbstractEventLoop, **options: Any
     ) -> None:
         super().__init__(manager, loop=loop, **options)
         self._limits = limits
+        self._cut_off: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection, or tell the client that there are too many."""
@@ -60,6 +61,33 @@ class _Connection(web.RequestHandler):
             self._force_close = True
             return
         super().connection_made(transport)
+        # Writing then counts as paused while even one byte has not been accepted by the operating system.
+        transport.set_write_buffer_limits(high=0)
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as we write: it has `Limits.reply_timeout_s` from here."""
+        super().pause_writing()
+        self._cut_off = self._loop.call_later(self._limits.reply_timeout_s, self._cut)
+
+    def resume_writing(self) -> None:
+        """All that was written has been accepted."""
+        self._forget_cut_off()
+        super().resume_writing()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The connection is gone, whoever closed it."""
+        self._forget_cut_off()
+        super().connection_lost(exc)
+
+    def _forget_cut_off(self) -> None:
+        if self._cut_off is not None:
+            self._cut_off.cancel()
+            self._cut_off = None
+
+    def _cut(self) -> None:
+        log.debug("a client did not read its reply in time")
+        if self.transport is not None:
+            self.transport.abort()
 
     def handle_error(
         self,
@@ -69,6 +97,9 @@ class _Connection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """A request that is not HTTP, or a defect of ours: never the text of the exception."""
+        if isinstance(exc, ConnectionError):
+            log.debug("a client left before it had its reply")
+            raise exc  # which aiohttp takes as the end of the connection
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             log.error("the front failed on a request", exc_info=exc)
         if request.writer.output_size > 0:

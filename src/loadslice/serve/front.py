@@ -208,8 +208,7 @@ class Front:
             if inside.outcome is Outcome.NONE:
                 await inside.done
             response = self._reply(inside, reply_id, wanted)
-            await response.prepare(request)
-            await response.write_eof()
+            await self._send(request, response)
             assert inside.end_ns is not None
             inside.reply_ns = self._clock.now_ns() - inside.end_ns
         except asyncio.CancelledError:
@@ -218,6 +217,16 @@ class Front:
         finally:
             service.record(inside)
         return response
+
+    async def _send(self, request: web.BaseRequest, response: web.Response) -> None:
+        assert isinstance(response.body, bytes)
+        reply_bytes = len(response.body)
+        self._bodies.hold(reply_bytes)
+        try:
+            await response.prepare(request)
+            await response.write_eof()
+        finally:
+            self._bodies.release(reply_bytes)
 
     def _reply(self, inside: Request, reply_id: str | None, wanted: oip.Wanted) -> web.Response:
         if inside.outcome is not Outcome.COMPLETED:

@@ -11,10 +11,13 @@ class Limits:
 
     body_bytes_max: int = 16 * MEBIBYTE
     held_bytes_max: int = 1024 * MEBIBYTE
-    """Bodies of all requests inside, together; the next is told to come back."""
+    """Bodies of all requests inside and replies being sent, together; the next body is told to come back."""
     connections_max: int = 1024
     body_timeout_s: float = 30.0
     """Longest time a whole body may take to arrive."""
+    reply_timeout_s: float = 30.0
+    """Longest time the operating system may take to accept a whole reply; then the connection is cut. A client that
+    does not read would hold its reply in memory for ever."""
     keepalive_timeout_s: float = 75.0
     """Longest time a connection may take to bring a whole request head, or stay idle."""
     round_trip_timeout_s: float = 2.0
