@@ -1,6 +1,7 @@
 """The command line. Each command lives in `app/commands/` and is imported only when it is called."""
 
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -8,6 +9,7 @@ import click
 
 import loadslice
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import reason
 
 COMMANDS = {
     "portrait": "What does my load look like?",
@@ -62,6 +64,7 @@ def run(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
         result: Any = root.main(args=arguments, prog_name="loadslice", standalone_mode=False)
+        sys.stdout.flush()
     except InputError as error:
         click.echo(f"loadslice: {error}", err=True)
         return 2
@@ -75,4 +78,9 @@ def run(arguments: list[str] | None = None) -> int:
         # The reader of our stdout has gone (`| head`); Python would complain again while flushing at exit.
         sys.stderr.close()
         return 0
+    except OSError as error:
+        # Only standard output is written to without `replacing`, which has its own words.
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - for the flush at exit
+        click.echo(f"loadslice: standard output cannot be written, {reason(error)}.", err=True)
+        return 2
     return result if isinstance(result, int) else 0

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 
 from loadslice.spec.errors import InputError
-from loadslice.spec.functions import load_function
+from loadslice.spec.functions import call_function
 from loadslice.spec.pipeline import Pipeline
 
 
@@ -27,9 +27,9 @@ def with_inputs(frame: pl.DataFrame, pipeline: Pipeline, folder: Path) -> pl.Dat
         return frame
     reference = f"{pipeline.inputs.partition(':')[0]}:assign"
     try:
-        assign = load_function(reference, folder)
+        names = call_function(reference, folder, frame["tokens_in"].to_numpy())
     except InputError as error:
         if "has no function" in str(error):
             return frame
         raise
-    return frame.with_columns(pl.Series("input", list(assign(frame["tokens_in"].to_numpy())), dtype=pl.String))
+    return frame.with_columns(pl.Series("input", list(names), dtype=pl.String))

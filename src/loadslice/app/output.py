@@ -1,5 +1,6 @@
 """What every command says and how: one JSON document, or text for a person; progress on stderr."""
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -8,15 +9,33 @@ from typing import Any, TypeVar
 
 import click
 
-from loadslice.spec.files import encode_json, write_bytes
+from loadslice.spec.files import encode_json, replacing, write_bytes
 
 T = TypeVar("T")
+
+SEED_MAX = 2**31 - 1
+
+
+class Finite(click.FloatRange):
+    """A number in a range; NaN, which no comparison refuses, and infinity are none."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse and check."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 out_option = click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default=None, help="Folder to keep files in."
 )
-seed_option = click.option("--seed", type=int, default=0, show_default=True, help="Start of every random draw.")
+seed_option = click.option(
+    "--seed", type=click.IntRange(0, SEED_MAX), default=0, show_default=True, help="Start of every random draw."
+)
 
 
 def emit(document: Any, *, as_json: bool, text: Callable[[], Iterable[str]]) -> None:
@@ -26,6 +45,18 @@ def emit(document: Any, *, as_json: bool, text: Callable[[], Iterable[str]]) -> 
         return
     for line in text():
         click.echo(line)
+
+
+def check_folder(folder: Path | None) -> None:
+    """Refuse a folder that cannot be written to before any work is done for it.
+
+    Raises:
+        InputError: It cannot be made, or nothing can be written in it.
+    """
+    if folder is not None:
+        with replacing(folder / ".writable") as probe:
+            probe.write_bytes(b"")
+        (folder / ".writable").unlink(missing_ok=True)
 
 
 def keep(document: Any, folder: Path | None, name: str) -> Path | None:

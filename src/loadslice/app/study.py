@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from loadslice.app import study_plan
-from loadslice.app.output import keep
+from loadslice.app.output import keep, say
 from loadslice.app.study_findings import Findings, Options
 from loadslice.app.study_folder import Folder
 from loadslice.app.study_journey import Journey
@@ -49,6 +49,8 @@ def study(folder: Folder, out: Path, options: Options) -> Report:
     assert main.pipeline.inputs is not None
     inputs = payloads.from_function(main.pipeline.inputs, main.path.parent)
     frame = payloads.name_inputs(trace.frame, inputs, str(folder.trace))
+    if payloads.are_drawn(trace.frame, inputs):
+        say(payloads.DRAWN)
     found = Findings(
         folder,
         options,

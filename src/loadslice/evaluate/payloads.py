@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from loadslice.evaluate import infer
@@ -83,13 +84,30 @@ def from_body(path: Path, content_type: str) -> Inputs:
     return Inputs({sample.name: sample}, source=path)
 
 
+DRAWN = (
+    "the trace names no inputs: each request was given one, drawn evenly. "
+    "Name them with `loadslice trace import --map COLUMN=input`, or give the inputs module `assign(tokens_in)`."
+)
+
+
+def are_drawn(frame: pl.DataFrame, inputs: Inputs) -> bool:
+    """Whether `name_inputs` has to draw: neither the trace nor the inputs module says what a row stands for."""
+    chosen = inputs.assign is not None and _knows_tokens(frame)
+    return "input" not in frame.columns and len(inputs.samples) > 1 and not chosen
+
+
+def _knows_tokens(frame: pl.DataFrame) -> bool:
+    return "tokens_in" in frame.columns and frame["tokens_in"].null_count() == 0
+
+
 def name_inputs(frame: pl.DataFrame, inputs: Inputs, place: str) -> pl.DataFrame:
     """Give every row of a whole trace the name of the input that stands for it, column ``input``.
 
-    Call it on the whole trace before cutting a stretch out: an input module ranks sizes over all it is given.
+    Call it on the whole trace before cutting a stretch out: an input module ranks sizes over all it is given. Where
+    nothing says what a row stands for, inputs are drawn evenly.
 
     Raises:
-        InputError: The trace neither names inputs nor has what is needed to choose them.
+        InputError: The trace names inputs that are not there, or not in every row.
     """
     if "input" in frame.columns:
         missing = frame["input"].null_count()
@@ -104,14 +122,11 @@ def name_inputs(frame: pl.DataFrame, inputs: Inputs, place: str) -> pl.DataFrame
         return frame
     if len(inputs.samples) == 1:
         return frame.with_columns(input=pl.lit(next(iter(inputs.samples))))
-    if inputs.assign is None:
-        raise InputError(
-            f"{place}: no column 'input', and the inputs module has no function `assign(tokens_in)`. Add one."
-        )
-    if "tokens_in" not in frame.columns or frame["tokens_in"].null_count():
-        raise InputError(
-            f"{place}: neither 'input' nor a full column 'tokens_in' to choose inputs by. Add one of them."
-        )
+    if inputs.assign is None or not _knows_tokens(frame):
+        # As the simulator does it: evenly, by a fixed seed, so that both give every row the same input.
+        drawn = np.random.default_rng(0).integers(0, len(inputs.samples), frame.height)
+        names = [list(inputs.samples)[number] for number in drawn]
+        return frame.with_columns(input=pl.Series(names, dtype=pl.String))
     names = inputs.assign(frame["tokens_in"].to_numpy())
     assert len(names) == frame.height
     return frame.with_columns(input=pl.Series(names, dtype=pl.String))

@@ -123,13 +123,20 @@ def test_a_server_that_is_not_there_is_said_before_anything_is_sent() -> None:
     [
         ({"input": ["good", None]}, "empty in 1 rows"),
         ({"input": ["good", "bad"]}, "input 'bad' is not one of the 3"),
-        ({}, "no column 'input'"),
     ],
 )
 def test_a_trace_that_does_not_say_what_to_send_is_refused(columns: dict, message: str) -> None:
     frame = pl.DataFrame({"arrival_s": [0.0, 1.0]} | columns)
     with pytest.raises(InputError, match=message):
         payloads.name_inputs(frame, INPUTS, "t.parquet")
+
+
+def test_a_trace_that_names_no_inputs_gets_them_evenly_and_the_same_each_time() -> None:
+    frame = pl.DataFrame({"arrival_s": [float(row) for row in range(300)]})
+    first, again = (payloads.name_inputs(frame, INPUTS, "t.parquet")["input"] for _ in range(2))
+    assert first.to_list() == again.to_list()
+    assert set(first) == set(INPUTS.samples)
+    assert payloads.are_drawn(frame, INPUTS)
 
 
 def test_inputs_are_chosen_over_the_whole_trace() -> None:

@@ -23,6 +23,34 @@ EVENT_NAMES = (
 )
 EVENT_COLUMNS = 11
 
+NO_ROOM, MALFORMED = -1, -2
+
+ITEMS_MAX = 1 << 31
+"""More rows than any request has; bounds what a file may make the core add up."""
+
+
+@kernel
+def is_well_formed(event: Int64s, tables: Tables, state: State) -> bool:
+    """Whether a row from a file may be fed to the core: its kind, its time, and every index the core will use."""
+    kind = event[0]
+    if not ARRIVAL <= kind < RESULT or event[1] < state.counters[c.C_NOW_NS] or event[1] >= c.FOREVER:
+        return False
+    if kind == ARRIVAL:
+        return bool(
+            0 <= event[3] < c.CLASSES
+            and 0 <= event[4] <= c.FOREVER
+            and 1 <= event[5] < ITEMS_MAX
+            and 0 <= event[6] < tables.stages[0, c.S_LANES]
+        )
+    return True
+
+
+@kernel
+def is_result(event: Int64s, tables: Tables, stage: int) -> bool:
+    """Whether a RESULT row names rows and a bucket that the next stage has."""
+    following = min(stage + 1, tables.stages.shape[0] - 1)
+    return bool(-1 <= event[2] < ITEMS_MAX and event[2] != 0 and 0 <= event[3] < tables.stages[following, c.S_LANES])
+
 
 @kernel
 def decide(events: Int64s, tables: Tables, state: State, results: Int64s, effects: Int64s) -> int:
@@ -36,12 +64,16 @@ def decide(events: Int64s, tables: Tables, state: State, results: Int64s, effect
         effects: [capacity, EFFECT_COLUMNS], filled with all effects in order.
 
     Returns:
-        Number of effects, or -1 when ``effects`` was too small.
+        Number of effects; NO_ROOM when ``effects`` was too small; MALFORMED when a row cannot be an event of this run,
+        with its index in ``results[0, 0]``.
     """
     count = 0
     index = 0
     while index < events.shape[0]:
         event = events[index]
+        if not is_well_formed(event, tables, state):
+            results[0, 0] = index
+            return MALFORMED
         index += 1
         kind = event[0]
         now_ns = event[1]
@@ -63,7 +95,15 @@ def decide(events: Int64s, tables: Tables, state: State, results: Int64s, effect
             )
         elif kind == BATCH_DONE:
             members = 0
+            slot = event[2]
+            known = 0 <= slot < state.batches.shape[0]
+            count_max = state.batches[slot, c.B_COUNT] if known else results.shape[0]
             while index < events.shape[0] and events[index, 0] == RESULT:
+                if members >= count_max or (
+                    known and not is_result(events[index], tables, state.batches[slot, c.B_STAGE])
+                ):
+                    results[0, 0] = index
+                    return MALFORMED
                 results[members, 0] = events[index, 2]
                 results[members, 1] = events[index, 3]
                 members += 1
@@ -85,7 +125,7 @@ def decide(events: Int64s, tables: Tables, state: State, results: Int64s, effect
             continue
         said = state.counters[c.C_EFFECTS]
         if count + said > effects.shape[0]:
-            return -1
+            return NO_ROOM
         for row in range(said):
             for column in range(c.EFFECT_COLUMNS):
                 effects[count + row, column] = state.effects[row, column]

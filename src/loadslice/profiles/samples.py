@@ -1,13 +1,14 @@
 """Finding the inputs a pipeline is measured on."""
 
 import mimetypes
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import read_bytes, reason
-from loadslice.spec.functions import load_function
+from loadslice.spec.functions import call_function
 from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.work import Sample
 
@@ -27,7 +28,10 @@ def of_pipeline(pipeline: Pipeline, folder: Path) -> list[Sample]:
             f"pipeline '{pipeline.pipeline}' names no example inputs. "
             "Add `inputs: module:function` to it, or give a folder of files with --inputs DIR."
         )
-    found = list(load_function(pipeline.inputs, folder)())
+    given = call_function(pipeline.inputs, folder)
+    if not isinstance(given, Iterable):
+        raise InputError(f"inputs '{pipeline.inputs}': gives {type(given).__name__}, not a list of samples.")
+    found = list(given)
     for number, sample in enumerate(found):
         if not isinstance(sample, Sample):
             raise InputError(

@@ -12,6 +12,7 @@ from loadslice.policy import columns as c
 from loadslice.policy import events, invariants
 from loadslice.policy.tables import Int64s, State, Tables, fresh, lower, rule_sources
 from loadslice.sim.journal import effects_sha256
+from loadslice.spec import journal as spec
 from loadslice.spec import latency as latency_file
 from loadslice.spec import pipeline as pipeline_file
 from loadslice.spec.errors import InputError
@@ -87,7 +88,10 @@ def _decisions(journal: Journal, folder: Path) -> Iterator[Finding]:
     pipeline = pipeline_file.check(_decode(journal.head.pipeline_yaml, folder), f"{folder}/journal.json: pipeline")
     tables = lower(pipeline, _latency(folder), rule_sources(pipeline))
     state = fresh(tables, pipeline.max_requests)
-    logged = np.ascontiguousarray(journal.events.to_numpy().astype(np.int64))
+    table = journal.events.select(list(spec.EVENT_COLUMNS))
+    if dict(table.schema) != spec.EVENT_COLUMNS or any(table.null_count().row(0)):
+        raise InputError(f"{folder}/events.parquet: columns must be whole numbers without gaps.")
+    logged = np.ascontiguousarray(table.to_numpy())
     effects, broken = _decide(logged, tables, state)
     yield Finding(
         promise="the core takes the same decisions again",
@@ -120,14 +124,21 @@ def _decide(logged: Int64s, tables: Tables, state: State) -> tuple[Int64s, str]:
     scratch = np.zeros((state.members.shape[1], 2), np.int64)
     starts = np.flatnonzero(logged[:, 0] != events.RESULT)
     cuts = [*starts[:: max(1, len(starts) // LOOKS)].tolist(), len(logged)]
-    said = []
+    said: list[Int64s] = []
     for begin, end in itertools.pairwise(cuts):
         effects = np.zeros((len(state.effects) * (end - begin), c.EFFECT_COLUMNS), np.int64)
         count = events.decide(logged[begin:end], tables, state, scratch, effects)
-        assert count >= 0, "there is room for every effect an event can have"
+        assert count != events.NO_ROOM, "there is room for every effect an event can have"
+        if count == events.MALFORMED:
+            row = begin + int(scratch[0, 0])
+            return _joined(said), f"event row {row} cannot be one of this run: {logged[row].tolist()}"
         said.append(effects[:count].copy())
         try:
             invariants.check(tables, state)
         except AssertionError as error:
-            return np.concatenate(said), f"after event {end}: {error}"
-    return np.concatenate(said) if said else np.zeros((0, c.EFFECT_COLUMNS), np.int64), ""
+            return _joined(said), f"after event {end}: {error}"
+    return _joined(said), ""
+
+
+def _joined(said: list[Int64s]) -> Int64s:
+    return np.concatenate(said) if said else np.zeros((0, c.EFFECT_COLUMNS), np.int64)

@@ -58,9 +58,29 @@ def test_a_passage_out_of_order_is_seen(folder: Path) -> None:
 
 def test_a_changed_event_is_seen(folder: Path) -> None:
     first = pl.int_range(pl.len()) == 0
-    rewrite(folder, "events", pl.when(first).then(3).otherwise("a1").cast(pl.Int64).alias("a1"))
-    rewrite(folder, "events", pl.when(first).then(10**6).otherwise("a2").cast(pl.Int64).alias("a2"))
+    rewrite(folder, "events", pl.when(first).then(12_345).otherwise("a0").cast(pl.Int64).alias("a0"))
     assert "the core takes the same decisions again" in broken(folder)
+
+
+@pytest.mark.parametrize("value", [1_000_000, -1, 2**62])
+@pytest.mark.parametrize("column", ["kind", "now_ns", "a1", "a4"])
+def test_an_event_that_cannot_be_is_named_and_never_fed_to_the_core(folder: Path, column: str, value: int) -> None:
+    row = pl.int_range(pl.len()) == 3
+    rewrite(folder, "events", pl.when(row).then(value).otherwise(column).cast(pl.Int64).alias(column))
+    findings = [one for one in check(journal.load(folder), folder) if not one.held]
+    assert any("row 3" in one.figure or "decisions" in one.figure or "steps back" in one.figure for one in findings)
+
+
+def test_events_out_of_order_break_the_clock_and_nothing_else_happens(folder: Path) -> None:
+    path = folder / "events.parquet"
+    pl.read_parquet(path).reverse().write_parquet(path)
+    assert "the clock never goes back" in broken(folder)
+
+
+def test_a_gap_in_the_events_is_one_readable_line(folder: Path) -> None:
+    rewrite(folder, "events", pl.lit(None, pl.Int64).alias("a1"))
+    with pytest.raises(InputError, match="whole numbers"):
+        broken(folder)
 
 
 def test_a_journal_of_a_killed_run_is_seen(folder: Path) -> None:

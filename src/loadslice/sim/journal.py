@@ -1,6 +1,7 @@
 """Writes a simulated run as a journal, in the columns a live one has."""
 
 import hashlib
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from loadslice.policy.tables import Int64s
 from loadslice.sim import loop
 from loadslice.sim.simulate import Run
 from loadslice.spec import journal as spec
-from loadslice.spec.files import Stamp, encode_json, replacing, write_bytes
+from loadslice.spec.files import Stamp, encode_json, write_bytes
 from loadslice.spec.outcome import OUTCOMES, REASONS, Outcome
 from loadslice.spec.pipeline import CLASSES
 
@@ -33,8 +34,10 @@ def write(finished: Run, folder: Path, pipeline_yaml: str, stamped: Stamp | None
     record = finished.record
     assert len(record.events) > 0, "run(..., journal=True) keeps what a journal needs"
     for name, frame in (("requests", requests(finished)), ("stages", stages(finished)), ("events", _events(finished))):
-        with replacing(folder / f"{name}.parquet") as path:
-            frame.write_parquet(path)
+        # Through memory: on a full disk the Parquet writer has words of its own, `write_bytes` has ours.
+        held = io.BytesIO()
+        frame.write_parquet(held)
+        write_bytes(folder / f"{name}.parquet", held.getvalue())
     counts = np.bincount(record.outcome, minlength=len(OUTCOMES) + 1)[1:]
     head = spec.JournalHead(
         schema=spec.SCHEMA_VERSION,

@@ -12,10 +12,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
+import yaml
 
 from loadslice.spec.errors import InputError, OutputError
 
 T = TypeVar("T")
+
+YAML_BYTES_MAX = 1024 * 1024
+"""The largest pipeline file seen is a thousandth of it; ten megabytes take half a minute to refuse."""
 
 TEXT_BYTES_MAX = 64 * 1024 * 1024
 """No YAML or JSON document of ours comes near this; a larger one is refused before it is read."""
@@ -49,12 +54,12 @@ def decode_yaml(path: Path, kind: type[T]) -> T:
     Raises:
         InputError: Unreadable, not UTF-8, not YAML, or not of this type.
     """
-    raw = read_bytes(path)
+    raw = read_bytes(path, max_bytes=YAML_BYTES_MAX)
     try:
-        return msgspec.yaml.decode(raw, type=kind)
+        return msgspec.convert(yaml.load(raw, Loader=_UniqueKeys), type=kind)  # noqa: S506 - a safe loader
     except msgspec.ValidationError as error:
         raise InputError(f"{path}: {_with_plain_path(str(error))}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         raise InputError(f"{path}: not valid YAML: {error}") from error
     except RecursionError as error:
         raise InputError(f"{path}: nested too deeply.") from error
@@ -86,7 +91,29 @@ def _with_plain_path(text: str) -> str:
 
 def encode_json(document: Any) -> bytes:
     """One JSON document, two-space indented; NaN and infinity become null, as "unknown" must."""
-    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(document, enc_hook=_plain), indent=2) + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    """What msgspec does not know itself: NumPy's scalars."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise NotImplementedError(f"{type(value).__name__} has no JSON form")
+
+
+class _UniqueKeys(yaml.CSafeLoader):
+    """YAML as usual, but a key that stands twice is a fault: the last would win without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key '{key.value}' stands twice (line {key.start_mark.line + 1})"
+                )
+            if isinstance(key.value, str):
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 @contextlib.contextmanager
@@ -108,7 +135,7 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.chmod(0o666 & ~umask)
         temporary.replace(path)
     except OSError as error:
-        raise OutputError(f"{path}: cannot be written, {reason(error)}. Choose another place with --out.") from error
+        raise OutputError(f"{path}: cannot be written, {reason(error)}. Choose another place.") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)

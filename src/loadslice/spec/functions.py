@@ -39,6 +39,19 @@ def load_function(reference: str, folder: Path) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
+def call_function(reference: str, folder: Path, *arguments: Any) -> Any:
+    """Find a named function and call it.
+
+    Raises:
+        InputError: As `load_function`, or the function itself fails.
+    """
+    function = load_function(reference, folder)
+    try:
+        return function(*arguments)
+    except (Exception, SystemExit) as error:
+        raise InputError(f"'{reference}' fails: {type(error).__name__}: {error}") from error
+
+
 def _module(path: Path) -> ModuleType:
     name = f"loadslice_beside_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}_{path.stem}"
     if name in sys.modules:
@@ -51,7 +64,7 @@ def _module(path: Path) -> ModuleType:
     try:
         with _importable(path.parent):
             found.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InputError(f"{path}: cannot be imported: {type(error).__name__}: {error}") from error
     return module

@@ -9,6 +9,11 @@ import msgspec
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import Stamp, decode_json
 
+MS_MAX = 1e9
+"""Eleven days; a longer service time is a slip of units."""
+
+BATCH_MAX = 1_000_000
+
 Basis = Literal["measured", "modelled", "emulated"]
 
 
@@ -82,8 +87,8 @@ def load(path: Path) -> LatencyTable:
     table = decode_json(path, LatencyTable)
     for index, entry in enumerate(table.entries):
         place = f"{path}: entries[{index}] ({entry.variant} on {entry.engine}, batch {entry.batch})"
-        if entry.batch < 1:
-            raise InputError(f"{place}: batch must be at least 1.")
+        if not 1 <= entry.batch <= BATCH_MAX:
+            raise InputError(f"{place}: batch must be from 1 to {BATCH_MAX}.")
         _check(entry.latency_ms, f"{place}.latency_ms")
         if entry.contended_ms is not None:
             _check(entry.contended_ms, f"{place}.contended_ms")
@@ -92,6 +97,10 @@ def load(path: Path) -> LatencyTable:
             _check(times, f"{path}: {key}")
     if table.overhead_cpu_ms is not None and not 0 <= table.overhead_cpu_ms < math.inf:
         raise InputError(f"{path}: overhead_cpu_ms: {table.overhead_cpu_ms} is not a time.")
+    for known in table.inputs:
+        for work in known.stages:
+            if not 0 <= work.items <= BATCH_MAX:
+                raise InputError(f"{path}: inputs '{known.input}', stage '{work.stage}': items {work.items}.")
     if not table.entries:
         raise InputError(f"{path}: entries: empty. Run `loadslice profile PIPELINE` to measure some.")
     return table
@@ -100,8 +109,10 @@ def load(path: Path) -> LatencyTable:
 def _check(times: Milliseconds, place: str) -> None:
     stated = [value for value in (times.p50, times.p90, times.p99, times.mean, times.cv) if value is not None]
     stated += times.samples or []
-    if any(not math.isfinite(value) or value < 0 for value in stated):
-        raise InputError(f"{place}: times must be finite and not negative.")
+    if any(not 0 <= value <= MS_MAX for value in stated):
+        raise InputError(f"{place}: times must be finite, not negative, and at most {MS_MAX:g} ms.")
+    if times.samples is not None and not times.samples:
+        raise InputError(f"{place}.samples: empty.")
     if times.samples is None and times.p50 is None and times.mean is None:
         raise InputError(f"{place}: give p50 (p90, p99), mean with a family, or samples.")
     ordered = [value for value in (times.p50, times.p90, times.p99) if value is not None]

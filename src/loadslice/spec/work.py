@@ -43,9 +43,13 @@ class Work:
         """Refuse tensors that are not rows.
 
         Raises:
-            ValueError: Not an array, no row dimension, or row counts that differ; names the tensor.
+            ValueError: Not tensors by name, not an array, no row dimension, or row counts that differ; names the tensor.
         """
+        if not isinstance(self.tensors, dict):
+            raise ValueError(f"tensors must be a dict of arrays by name, not {type(self.tensors).__name__}.")
         for name, tensor in self.tensors.items():
+            if not isinstance(name, str):
+                raise ValueError(f"tensor {name!r:.64} must be named by a text.")
             if not isinstance(tensor, np.ndarray) or tensor.ndim == 0:
                 raise ValueError(f"tensor '{name}' must be an array whose dimension 0 counts rows.")
             if tensor.shape[0] != self.items:

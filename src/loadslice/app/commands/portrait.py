@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from loadslice.app.output import emit, json_option, keep, out_option
+from loadslice.app.output import Finite, emit, json_option, keep, out_option
 from loadslice.spec import budget as budgets
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp
@@ -30,7 +30,7 @@ PRECISIONS: dict[str, Any] = {
 )
 @click.option("--utilisation", "samples", type=click.Path(path_type=Path), help="Sampled resources, CSV or JSONL.")
 @click.option("--budget", type=click.Path(path_type=Path), help="Budget file: objective, power, people.")
-@click.option("--latency-ms", type=click.FloatRange(min=0, min_open=True), help="Latency wanted for every request.")
+@click.option("--latency-ms", type=Finite(min=0, min_open=True), help="Latency wanted for every request.")
 @click.option(
     "--precision",
     type=click.Choice(["fp32", "fp16", "int8", "int4"]),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from loadslice.app.output import emit, json_option, keep, out_option, say
+from loadslice.app.output import Finite, check_folder, emit, json_option, keep, out_option, say
 from loadslice.profiles import samples
 from loadslice.profiles.measure import measure
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
@@ -21,7 +21,7 @@ from loadslice.spec.pipeline import load
 @click.option("--repeats", type=click.IntRange(1, 100_000), default=None, help="Rounds at most, before time is up.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(0, 86_400),
+    type=Finite(0, 86_400),
     default=20.0,
     show_default=True,
     help="Time to measure for, besides loading and warming up. Every kind of work is run at least once.",
@@ -51,6 +51,7 @@ def command(
     loaded = load(pipeline)
     folder = pipeline.resolve().parent
     found = samples.of_pipeline(loaded, folder) if inputs is None else samples.of_folder(inputs)
+    check_folder(out)
     table = measure(
         loaded, folder, found, seconds=seconds, on=list(on) or None, repeats=repeats, source=pipeline, tell=say
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from loadslice.app.output import emit, say
+from loadslice.app.output import Finite, emit, say
 from loadslice.serve.limits import MEBIBYTE, Limits
 from loadslice.serve.server import Server
 from loadslice.spec import latency, pipeline
@@ -25,7 +25,7 @@ _path = click.Path(path_type=Path)
 @click.option("--profile", type=_path, default=None, help="Latency table; without it service times are learnt.")
 @click.option("--journal", type=_path, default=None, help="New folder for the journal of this run.")
 @click.option("--max-body-mb", type=click.IntRange(1, 1024), default=16, show_default=True, help="Largest body.")
-@click.option("--drain-s", type=click.FloatRange(0, 3600), default=20.0, show_default=True, help="Time to finish in.")
+@click.option("--drain-s", type=Finite(0, 3600), default=20.0, show_default=True, help="Time to finish in.")
 @click.option("--ready-file", type=_path, default=None, help="Write the address here once ready.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout when ready.")
 def command(

@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from loadslice.app.output import emit, json_option, keep, out_option, seed_option
+from loadslice.app.output import Finite, check_folder, emit, json_option, keep, out_option, seed_option
 from loadslice.spec import latency as latency_file
 from loadslice.spec import pipeline as pipeline_file
+from loadslice.spec.errors import InputError
 from loadslice.spec.faults import load_clients, load_faults
 from loadslice.spec.files import stamp, write_bytes
 from loadslice.spec.simulation import Simulation
@@ -28,7 +29,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--replicas", type=click.IntRange(1, 1000), default=1, show_default=True, help="Runs; from 2 on, intervals."
 )
-@click.option("--speed", type=click.FloatRange(min=1e-6), default=1.0, show_default=True, help="Pace of the trace.")
+@click.option("--speed", type=Finite(min=1e-6), default=1.0, show_default=True, help="Pace of the trace.")
 @click.option("--journal", type=click.Path(path_type=Path, file_okay=False), help="Folder for the run's journal.")
 @seed_option
 @json_option
@@ -56,6 +57,8 @@ def command(
     from loadslice.sim import simulate
     from loadslice.workload import trace as trace_file
 
+    if journal is not None and journal.is_dir() and any(journal.iterdir()):
+        raise InputError(f"{journal}: is not empty. Choose another folder with --journal.")
     pipeline = pipeline_file.load(pipeline_path)
     latency = latency_file.load(profile_path)
     frame = with_inputs(trace_file.read(trace).frame, pipeline, pipeline_path.parent)
@@ -67,6 +70,8 @@ def command(
         faults=load_faults(faults_path, pipeline) if faults_path else None,
         clients=load_clients(clients_path) if clients_path else None,
     )
+    check_folder(out)
+    check_folder(journal)
     started = time.perf_counter()
     simulate.warm()
     compile_s = time.perf_counter() - started

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from loadslice.app.output import emit, json_option, say, seed_option
+from loadslice.app.output import Finite, emit, json_option, say, seed_option
 
 NEGATIVE = 3
 FULL_S, QUICK_S = (21.0, 23.0), (9.0, 8.0)
@@ -23,7 +23,7 @@ FULL_S, QUICK_S = (21.0, 23.0), (9.0, 8.0)
     help="Folder for the report and every file behind it.",
 )
 @click.option("--quick", is_flag=True, help="A third of the time, wider intervals.")
-@click.option("--speed", type=click.FloatRange(1e-3, 1e3), default=None, help="Pace of the replay; default: chosen.")
+@click.option("--speed", type=Finite(1e-3, 1e3), default=None, help="Pace of the replay; default: chosen.")
 @seed_option
 @json_option
 def command(folder: Path, out: Path, quick: bool, speed: float | None, seed: int, as_json: bool) -> int:

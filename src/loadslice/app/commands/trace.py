@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from loadslice.app.output import emit, json_option, say, seed_option
+from loadslice.app.output import Finite, emit, json_option, say, seed_option
 from loadslice.spec import portrait as portraits
 from loadslice.workload import importing, sample, synth, trace, words
 
@@ -101,10 +101,8 @@ def sample_(path: Path, keep: str, n: int, output: Path, seed: int, as_json: boo
 
 @command.command("synth", epilog="Example: loadslice trace synth portrait.json --hours 24 --scale 2 -o busy.parquet")
 @click.argument("path", metavar="PORTRAIT", type=click.Path(path_type=Path))
-@click.option("--hours", type=click.FloatRange(min=0, min_open=True, max=24 * 366), required=True)
-@click.option(
-    "--scale", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True, help="Times the rate."
-)
+@click.option("--hours", type=Finite(min=0, min_open=True, max=24 * 366), required=True)
+@click.option("--scale", type=Finite(min=0, min_open=True), default=1.0, show_default=True, help="Times the rate.")
 @target_option
 @seed_option
 @json_option

@@ -1,0 +1,40 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from loadslice.app.output import Finite, check_folder
+from loadslice.spec.errors import InputError
+
+
+@click.command()
+@click.option("--x", type=Finite(min=0))
+def echo(x: float) -> None:
+    click.echo(x)
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-1", "1e999", "one"])
+def test_what_is_no_finite_number_of_the_range_is_refused(text: str) -> None:
+    assert CliRunner().invoke(echo, ["--x", text]).exit_code == 2
+
+
+def test_a_folder_is_refused_before_work_is_done_for_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InputError):
+        check_folder(tmp_path / "file")
+    check_folder(tmp_path / "new")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_a_full_standard_output_is_one_readable_line() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "loadslice", "--help"], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60
+        )
+    assert done.returncode == 2
+    assert done.stderr.decode().count("\n") == 1
+    assert b"disk is full" in done.stderr
