@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from loadslice.serve.clock import Clock
+from loadslice.serve.oip_reply import check_outputs
 from loadslice.serve.request import Batch
 from loadslice.serve.stages import LoadedStage, Runner
 from loadslice.spec.pipeline import Pipeline
@@ -113,15 +114,21 @@ class Worker(threading.Thread):
                 log.warning("request %d at stage '%s': %s", request.tag, self._stages[batch.stage].stage.name, result)
 
     def _look_ahead(self, batch: Batch) -> None:
-        """Find the bucket of each result at the next stage, here rather than on the loop."""
+        """Find the bucket of each result at the next stage, or that it can be sent; here rather than on the loop."""
         following = batch.stage + 1
         for index, result in enumerate(batch.results):
             bucket = 0
-            if following < len(self._stages) and not isinstance(result, StageError):
-                try:
+            try:
+                if isinstance(result, StageError):
+                    pass
+                elif following < len(self._stages):
                     bucket = self._stages[following].bucket_of(result)
-                except StageInputError as fault:
-                    batch.results[index] = StageError(f"gave nothing that the next stage can use: {fault}")
+                else:
+                    check_outputs(result.tensors)
+            except StageInputError as fault:
+                batch.results[index] = StageError(f"gave nothing that the next stage can use: {fault}")
+            except StageError as fault:
+                batch.results[index] = fault
             batch.next_buckets.append(bucket)
 
     def _run_probe(self) -> bool:

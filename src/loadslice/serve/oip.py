@@ -98,6 +98,8 @@ def decode(body: bytes, header_length: str | None, limits: Limits) -> InferReque
     offset = json_bytes
     for index, tensor in enumerate(document.inputs):
         place = f"inputs[{index}] '{tensor.name[:64]}'"
+        if len(tensor.name) > limits.text_max:
+            raise RefusalError(400, f"{place}: the name is longer than {limits.text_max} characters")
         if tensor.name in tensors:
             raise RefusalError(400, f"{place}: the name is given twice")
         count = _element_count(tensor, place, limits)
@@ -163,7 +165,10 @@ def _element_count(tensor: _Input, place: str, limits: Limits) -> int:
     # A dimension of 0 would hide an absurd one beside it.
     if math.prod(side or 1 for side in tensor.shape) > ELEMENTS_MAX:
         raise RefusalError(400, f"{place}: the shape is larger than any body")
-    return math.prod(tensor.shape)
+    count = math.prod(tensor.shape)
+    if tensor.datatype == BYTES and count > limits.bytes_elements_max:
+        raise RefusalError(400, f"{place}: more than {limits.bytes_elements_max} BYTES elements")
+    return count
 
 
 def _binary_size(tensor: _Input, place: str) -> int | None:
@@ -187,12 +192,17 @@ def _from_json(tensor: _Input, count: int, place: str, limits: Limits) -> Tensor
     if count > len(raw):
         raise RefusalError(400, f"{place}: the shape asks for {count} elements, the data holds fewer")
     dtype = NUMPY[tensor.datatype]
+    # What is there is counted too, not only what the shape says: a comma for every number but the first.
+    if tensor.datatype != BYTES and bytes(raw).count(b",") >= limits.json_elements_max:
+        raise RefusalError(400, f"{place}: more than {limits.json_elements_max} elements as JSON; use binary tensors")
     depth = len(tensor.shape) if _NESTED.match(raw) else 1
     try:
         values = _element_decoder(dtype.kind, depth).decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         message = _without_root(str(error)) if isinstance(error, msgspec.ValidationError) else "not valid JSON"
         raise RefusalError(400, f"{place}: data: {message}") from error
+    if depth == 1 and len(values) != count:
+        raise RefusalError(400, f"{place}: the shape asks for {count} elements, the data has {len(values)}")
     try:
         with np.errstate(over="raise"):
             array = np.array(values, dtype)

@@ -10,7 +10,7 @@ import numpy as np
 from loadslice.serve.datatypes import BYTES, little_endian, name_of
 from loadslice.serve.oip import Wanted
 from loadslice.serve.refusals import RefusalError
-from loadslice.spec.work import Tensor
+from loadslice.spec.work import StageError, Tensor
 
 VERSION = "1"
 """Version every pipeline is served as until there are several."""
@@ -72,6 +72,23 @@ def encode(model: str, request_id: str | None, tensors: Mapping[str, Tensor], wa
     if not parts:
         return Reply(head, None)
     return Reply(b"".join((head, *parts)), len(head))
+
+
+def check_outputs(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse outputs that have no form on the wire, while the request can still be said to have failed.
+
+    Raises:
+        StageError: A type the protocol does not have, or text that no encoding takes; names the output.
+    """
+    for name, tensor in tensors.items():
+        datatype = name_of(tensor.dtype)
+        if datatype is None:
+            raise StageError(f"output '{name}' is of type {tensor.dtype}, which the protocol does not have.")
+        if datatype == BYTES:
+            try:
+                _packed_strings(tensor)
+            except UnicodeEncodeError as error:
+                raise StageError(f"output '{name}' is text that UTF-8 does not hold.") from error
 
 
 def _json_data(name: str, tensor: Tensor, datatype: str) -> list[Any]:

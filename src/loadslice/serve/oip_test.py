@@ -9,8 +9,9 @@ from loadslice.serve import oip, oip_reply
 from loadslice.serve.datatypes import NUMPY
 from loadslice.serve.limits import Limits
 from loadslice.serve.refusals import RefusalError
+from loadslice.spec.work import StageError
 
-LIMITS = Limits(json_elements_max=1000, rank_max=4, inputs_max=4)
+LIMITS = Limits(json_elements_max=1000, bytes_elements_max=100, rank_max=4, inputs_max=4)
 
 arrays = st.sampled_from(sorted(NUMPY)).flatmap(
     lambda name: st.tuples(st.just(name), st.lists(st.integers(0, 4), min_size=1, max_size=3), st.randoms())
@@ -144,3 +145,40 @@ def test_a_type_without_a_name_is_our_fault(dtype) -> None:
     with pytest.raises(RefusalError) as refused:
         oip_reply.encode("m", None, {"z": np.zeros(1, dtype)}, oip.Wanted())
     assert refused.value.status == 500
+
+
+def test_the_number_of_elements_is_bounded_in_every_form() -> None:
+    many = {"name": "x", "datatype": "BYTES", "shape": [101]}
+    packed = many | {"parameters": {"binary_data_size": 404}}
+    head = json.dumps({"inputs": [packed]}).encode()
+    with pytest.raises(RefusalError, match="more than 100 BYTES elements"):
+        oip.decode(head + bytes(404), str(len(head)), LIMITS)
+    with pytest.raises(RefusalError, match="more than 100 BYTES elements"):
+        oip.decode(json.dumps({"inputs": [many | {"data": [""] * 101}]}).encode(), None, LIMITS)
+    for datatype, count, said in (("BYTES", 5000, "the data has 5000"), ("INT8", 1001, "more than 1000 elements")):
+        hidden = {"name": "x", "datatype": datatype, "shape": [1], "data": ["" if datatype == "BYTES" else 0] * count}
+        with pytest.raises(RefusalError, match=said):
+            oip.decode(json.dumps({"inputs": [hidden]}).encode(), None, LIMITS)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        np.zeros(1, "datetime64[s]"),
+        np.zeros(1, np.complex64),
+        np.zeros(1, np.clongdouble),
+        np.array(["a", "\ud800"], object),
+        np.array(["\ud800"]),
+    ],
+)
+def test_outputs_without_a_form_on_the_wire_are_the_stages_fault(tensor) -> None:
+    oip_reply.check_outputs({"text": np.array(["é", b"\xff", 1], object), "number": np.zeros(1)})
+    with pytest.raises(StageError, match="output 'z' is"):
+        oip_reply.check_outputs({"z": tensor})
+
+
+def test_a_long_name_is_refused_and_not_sent_back() -> None:
+    long = {"name": "n" * 100_000, "datatype": "INT8", "shape": [1], "data": [1]}
+    with pytest.raises(RefusalError, match="longer than 256") as refused:
+        oip.decode(json.dumps({"inputs": [long]}).encode(), None, LIMITS)
+    assert len(refused.value.text) < 256
