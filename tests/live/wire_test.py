@@ -10,6 +10,8 @@ import httpx
 import numpy as np
 import pytest
 
+from loadslice.spec.outcome import Outcome
+
 pytestmark = pytest.mark.live
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -146,12 +148,16 @@ def test_tensors_may_enter_at_a_python_stage(text_client) -> None:
         ("type", 415, "not this type"),
         ("boom", 500, "a stage failed on this request"),
         ("wide", 500, "a stage failed on this request"),
+        ("bare", 500, "a stage failed on this request"),
+        ("date", 500, "a stage failed on this request"),
         ("exit", 502, "the engine failed on this request"),
     ],
 )
 def test_a_stage_that_refuses_or_breaks_fails_its_own_request_only(text, text_client, body, status, error) -> None:
+    before = dict(text.server.outcomes)
     reply = text_client.post("/v1/pipelines/text", content=body, headers={"content-type": "text/plain"})
     assert (reply.status_code, reply.json()) == (status, {"error": error})
+    assert text.server.outcomes == before | {Outcome.FAILED: before[Outcome.FAILED] + 1}
     assert text_client.get("/v2/health/ready").status_code == 200
     text.check()
 
@@ -261,6 +267,8 @@ def test_lies_inside_bytes_tensors_are_refused(text_client, blob) -> None:
         ("x-loadslice-deadline-ms", "inf"),
         ("x-loadslice-deadline-ms", "soon"),
         ("x-loadslice-min-precision", "fp7"),
+        ("x-loadslice-attempt", "1" * 30),
+        ("x-request-id", b"a\xff\xfe"),
         ("x-loadslice-source", "s" * 300),
         ("Inference-Header-Content-Length", "1" * 5),
     ],
@@ -299,7 +307,7 @@ def test_wrong_paths_and_methods(client, method, path, status) -> None:
     assert list(reply.json()) == ["error"]
 
 
-@pytest.mark.parametrize("content_type", ["text/html", "multipart/form-data", "", "x"])
+@pytest.mark.parametrize("content_type", ["text/html", "multipart/form-data", "", "x", b"text/\xff\xfe"])
 def test_raw_bodies_of_another_type_are_not_taken(text_client, content_type) -> None:
     reply = text_client.post("/v1/pipelines/text", content=b"1 2 3 4", headers={"content-type": content_type})
     assert reply.status_code == 415

@@ -16,6 +16,9 @@ from loadslice.spec.work import RawInput, StageInputError, Tensor, Work
 RAW_TYPES = ("text/plain", "application/json", "application/octet-stream")
 """Content types of raw requests, beside ``image/*``."""
 
+KIND_MAX = 256
+"""No registered content type comes near this."""
+
 OCTETS = "application/octet-stream"
 
 
@@ -50,6 +53,8 @@ class Admission:
             RefusalError: 415 for a type that is not taken here.
         """
         kind = content_type.partition(";")[0].strip().lower()
+        if not kind.isascii() or len(kind) > KIND_MAX:
+            raise RefusalError(415, "the content type is not one")
         if not kind.startswith("image/") and kind not in RAW_TYPES:
             raise RefusalError(415, f"content type '{kind[:64]}' is not image/* or one of {', '.join(RAW_TYPES)}")
         if not self.takes_raw:

@@ -16,14 +16,19 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
+TEXT_MAX = 512
+"""Characters that a client is told."""
+
 LINGER_S = 2.0
 """How long what a refused client still sends is read and thrown away, so that it gets to read the refusal."""
 
 
 def refuse(refusal: RefusalError) -> web.Response:
     """The reply for a refusal: the protocol's error object."""
+    # The text may quote the client or a stage: at any length, and with characters that are none.
+    text = refusal.text[:TEXT_MAX].encode(errors="replace").decode()
     response = web.Response(
-        body=msgspec.json.encode({"error": refusal.text}),
+        body=msgspec.json.encode({"error": text}),
         status=refusal.status,
         content_type="application/json",
         headers=None if refusal.retry_after_ns is None else retry_headers(refusal.retry_after_ns),

@@ -43,7 +43,7 @@ class Work:
         """Refuse tensors that are not rows.
 
         Raises:
-            ValueError: Not tensors by name, not an array, no row dimension, or row counts that differ; names the tensor.
+            ValueError: Not a dict of arrays, no row dimension, or row counts that differ; names the tensor.
         """
         if not isinstance(self.tensors, dict):
             raise ValueError(f"tensors must be a dict of arrays by name, not {type(self.tensors).__name__}.")

@@ -20,6 +20,9 @@ def test_a_raw_request_is_one_item() -> None:
         ({"x": np.float32(1)}, "'x' must be an array"),
         ({"x": np.array(1.0)}, "'x' must be an array"),
         ({"x": [1, 2]}, "'x' must be an array"),
+        (None, "must be a dict of arrays by name, not NoneType"),
+        ([1], "must be a dict of arrays by name, not list"),
+        ({1: np.zeros(1)}, "tensor 1 must be named by a text"),
     ],
 )
 def test_tensors_that_are_not_rows_are_refused_by_name(tensors: dict, message: str) -> None:
