@@ -112,6 +112,12 @@ def test_metrics_count_outcomes_and_times_per_engine(client) -> None:
             assert float(values[f'loadslice_stage_{kind}_seconds_count{{engine="{engine}",stage="{stage}"}}']) == done
 
 
+def test_no_reply_says_which_versions_are_inside(client) -> None:
+    replies = [client.get(path) for path in ("/v2", "/metrics", "/nowhere")]
+    replies.append(client.post(INFER, json={"inputs": [tensor()]}))
+    assert {reply.headers["server"] for reply in replies} == {"loadslice"}
+
+
 def test_raw_text_becomes_text(text_client) -> None:
     reply = text_client.post("/v1/pipelines/text", content="1 2 3 4\n5 6 7 8", headers={"content-type": "text/plain"})
     outputs = {output["name"]: output for output in reply.json()["outputs"]}

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from loadslice.serve.limits import Limits
 from loadslice.serve.refusals import RefusalError, retry_headers
@@ -18,6 +18,9 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 TEXT_MAX = 512
 """Characters that a client is told."""
+
+SERVER_NAME = "loadslice"
+"""``Server`` header of every reply: not which versions of what are inside."""
 
 LINGER_S = 2.0
 """How long what a refused client still sends is read and thrown away, so that it gets to read the refusal."""
@@ -33,6 +36,7 @@ def refuse(refusal: RefusalError) -> web.Response:
         content_type="application/json",
         headers=None if refusal.retry_after_ns is None else retry_headers(refusal.retry_after_ns),
     )
+    response.headers[hdrs.SERVER] = SERVER_NAME
     if refusal.close:
         response.force_close()
     return response

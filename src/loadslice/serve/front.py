@@ -18,7 +18,7 @@ from loadslice.serve import oip, oip_reply
 from loadslice.serve.admission import Admission
 from loadslice.serve.body import BodyReader
 from loadslice.serve.clock import Clock
-from loadslice.serve.connection import refuse
+from loadslice.serve.connection import SERVER_NAME, refuse
 from loadslice.serve.envelope import Envelope, EnvelopeReader
 from loadslice.serve.health import Health
 from loadslice.serve.limits import Limits
@@ -156,7 +156,7 @@ class Front:
 
     async def _metrics(self, _request: web.BaseRequest) -> web.StreamResponse:
         body = self._loaded().metrics.exposition()
-        return web.Response(body=body, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST})
+        return web.Response(body=body, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST, hdrs.SERVER: SERVER_NAME})
 
     async def _raw(self, request: web.BaseRequest) -> web.StreamResponse:
         received_ns = self._clock.now_ns()
@@ -238,6 +238,7 @@ class Front:
             return refuse(refusal)
         headers = {
             hdrs.CONTENT_TYPE: reply.content_type,
+            hdrs.SERVER: SERVER_NAME,
             "x-loadslice-engine": ", ".join([self._engine_names[passage.engine] for passage in inside.passages]),
             "x-loadslice-timing": ", ".join([self._timing(passage) for passage in inside.passages]),
         }
@@ -275,4 +276,6 @@ def _enter(envelope: Envelope, identity: str | None, work: Work, bucket: int, re
 
 
 def _json(document: Any) -> web.Response:
-    return web.Response(body=msgspec.json.encode(document), content_type="application/json")
+    return web.Response(
+        body=msgspec.json.encode(document), content_type="application/json", headers={hdrs.SERVER: SERVER_NAME}
+    )

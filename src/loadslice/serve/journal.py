@@ -75,7 +75,12 @@ class JournalWriter:
 
     @property
     def _parts_folder(self) -> Path:
-        return self._folder / "parts"
+        return self._folder / journal.PARTS_FOLDER
+
+    @property
+    def is_well(self) -> bool:
+        """Whether everything could be written so far."""
+        return self._error is None
 
     @property
     def is_full(self) -> bool:

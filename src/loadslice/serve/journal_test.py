@@ -105,6 +105,7 @@ def test_a_row_that_no_file_takes_is_said_once_and_the_journal_is_not_clean(tmp_
     with pytest.raises(InputError, match="cannot be written"):
         close(writer, array("q"), 2)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert not writer.is_well
     assert b'"clean": false' in (tmp_path / "journal.json").read_bytes()
 
 
@@ -127,3 +128,16 @@ def test_parts_that_have_vanished_are_missed(tmp_path: Path, pipeline, done) -> 
     with pytest.raises(InputError, match="1 rows of requests were written, 0 are there"):
         close(writer, array("q"), 1)
     assert b'"clean": false' in (tmp_path / "journal.json").read_bytes()
+
+
+def test_what_a_killed_run_has_written_can_be_read(tmp_path: Path, pipeline, done) -> None:
+    writer = JournalWriter(tmp_path, pipeline, None)
+    for tag in range(2):
+        writer.add(ended(tag, done))
+        writer.flush(array("q", [0, tag] + [0] * 9))
+    writer._queue.put(None)
+    writer._thread.join()
+    left = journal.load(tmp_path)
+    assert not left.head.clean
+    assert left.requests["tag"].to_list() == left.events["now_ns"].to_list() == [0, 1]
+    assert left.requests.schema == journal.REQUEST_COLUMNS

@@ -7,6 +7,7 @@ loop's thread alone and therefore without locks: one bisection and two additions
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
@@ -66,10 +67,20 @@ class Histogram:
         return self._sum_ns / NS_PER_S
 
 
+class Writes(Protocol):
+    """The journal, as far as metrics look at it."""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether everything could be written so far."""
+
+
 class Metrics(Collector):
     """One pipeline's metrics. Labels come from the pipeline file and the outcome codes, so their sets are bounded."""
 
     def __init__(self, pipeline: Pipeline, tables: Tables, state: State, clock: Clock) -> None:
+        self.journal: Writes | None = None
+        """Set where one is written."""
         self._pipeline = pipeline.pipeline
         self._engines = list(pipeline.engines)
         self._stages = [stage.name for stage in pipeline.stages]
@@ -124,6 +135,10 @@ class Metrics(Collector):
         yield from self._engine_metrics()
         yield from self._stage_metrics()
         yield from self._safety_metrics()
+        if self.journal is not None:
+            yield GaugeMetricFamily(
+                "loadslice_journal_up", "Whether the journal can be written.", value=float(self.journal.is_well)
+            )
         outcomes = CounterMetricFamily(
             "loadslice_requests", "Requests that ended, by outcome.", labels=["pipeline", "outcome", "reason"]
         )

@@ -1,4 +1,34 @@
-from loadslice.serve.metrics import BOUNDS_S, Histogram
+from dataclasses import dataclass
+
+import msgspec
+
+from loadslice.policy.tables import fresh, lower
+from loadslice.serve.clock import Clock
+from loadslice.serve.metrics import BOUNDS_S, Histogram, Metrics
+from loadslice.spec.pipeline import Pipeline, check
+
+PIPELINE = b"""
+version: 1
+pipeline: p
+engines: {e: {backend: onnxruntime}}
+stages: [{name: s, model: m.onnx, engine: e}]
+"""
+
+
+@dataclass
+class Journal:
+    is_well: bool
+
+
+def test_a_journal_that_cannot_be_written_shows() -> None:
+    pipeline = check(msgspec.yaml.decode(PIPELINE, type=Pipeline), "p")
+    tables = lower(pipeline, None, [])
+    metrics = Metrics(pipeline, tables, fresh(tables, pipeline.max_requests), Clock())
+    assert b"loadslice_journal_up" not in metrics.exposition(), "none is kept"
+    metrics.journal = Journal(True)
+    assert b"loadslice_journal_up 1.0\n" in metrics.exposition()
+    metrics.journal.is_well = False
+    assert b"loadslice_journal_up 0.0\n" in metrics.exposition()
 
 
 def test_a_histogram_counts_up_to_each_bound_and_sums_seconds() -> None:

@@ -112,7 +112,8 @@ class Server:
         """
         if self._journal_folder is not None and (self._journal_folder / "journal.json").exists():
             raise InputError(
-                f"--journal {self._journal_folder}: holds a journal already. Choose another folder or remove this one."
+                f"--journal {self._journal_folder}: holds a journal already. Choose another folder or remove it; "
+                f"`loadslice check {self._journal_folder}` shows what is in it."
             )
         await self._listen()
         try:
@@ -178,6 +179,7 @@ class Server:
             from loadslice.serve.journal import JournalWriter
 
             self._journal = JournalWriter(self._journal_folder, self._pipeline, self._latency)
+            self._metrics.journal = self._journal
             self._schedule_flush()
         engines = Engines(self._pipeline, self._stages, self._clock, self._on_batch)
         self._shell = Shell(

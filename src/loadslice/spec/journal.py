@@ -2,6 +2,7 @@
 
 A journal is a folder: ``journal.json`` (`JournalHead`), ``requests``, ``stages`` and ``events.parquet``.
 Live and simulated runs write the same columns; what a simulation cannot know (copy and compute apart) is null there.
+While a live run goes on, the tables are in ``parts/``; a killed run leaves them there, and `load` reads them.
 Times are nanoseconds since the run began, on a clock that never goes back.
 """
 
@@ -15,6 +16,8 @@ from loadslice.spec.errors import InputError
 from loadslice.spec.files import Stamp, decode_json, reason
 
 SCHEMA_VERSION = "journal/1"
+
+PARTS_FOLDER = "parts"
 
 REQUEST_COLUMNS: dict[str, pl.DataType] = {
     "tag": pl.Int64(),  # the run's own number for the request, in order of arrival at the core
@@ -97,13 +100,22 @@ def load(folder: Path) -> Journal:
     tables = {}
     for name, columns in (("requests", REQUEST_COLUMNS), ("stages", STAGE_COLUMNS), ("events", EVENT_COLUMNS)):
         path = folder / f"{name}.parquet"
-        try:
-            tables[name] = pl.read_parquet(path)
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read, {reason(error)}.") from error
-        except pl.exceptions.PolarsError as error:
-            raise InputError(f"{path}: not a Parquet file: {error}") from error
+        parts = folder / PARTS_FOLDER
+        if parts.is_dir() and not path.exists():
+            paths = sorted(parts.glob(f"{name}-*.parquet"))
+            tables[name] = _read(paths, f"{parts}/{name}-*.parquet") if paths else pl.DataFrame(schema=columns)
+        else:
+            tables[name] = _read([path], str(path))
         missing = [column for column in columns if column not in tables[name].columns]
         if missing:
             raise InputError(f"{path}: column '{missing[0]}' is missing.")
     return Journal(head=head, **tables)
+
+
+def _read(paths: list[Path], place: str) -> pl.DataFrame:
+    try:
+        return pl.read_parquet(paths)
+    except OSError as error:
+        raise InputError(f"{place}: cannot be read, {reason(error)}.") from error
+    except pl.exceptions.PolarsError as error:
+        raise InputError(f"{place}: not a Parquet file: {error}") from error
