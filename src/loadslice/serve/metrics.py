@@ -135,10 +135,10 @@ class Metrics(Collector):
         yield from self._engine_metrics()
         yield from self._stage_metrics()
         yield from self._safety_metrics()
+        journal = GaugeMetricFamily("loadslice_journal_up", "Whether the journal, if one is kept, can be written.")
         if self.journal is not None:
-            yield GaugeMetricFamily(
-                "loadslice_journal_up", "Whether the journal can be written.", value=float(self.journal.is_well)
-            )
+            journal.add_metric([], float(self.journal.is_well))
+        yield journal
         outcomes = CounterMetricFamily(
             "loadslice_requests", "Requests that ended, by outcome.", labels=["pipeline", "outcome", "reason"]
         )

@@ -24,7 +24,7 @@ def test_a_journal_that_cannot_be_written_shows() -> None:
     pipeline = check(msgspec.yaml.decode(PIPELINE, type=Pipeline), "p")
     tables = lower(pipeline, None, [])
     metrics = Metrics(pipeline, tables, fresh(tables, pipeline.max_requests), Clock())
-    assert b"loadslice_journal_up" not in metrics.exposition(), "none is kept"
+    assert b"\nloadslice_journal_up" not in metrics.exposition(), "none is kept"
     metrics.journal = Journal(True)
     assert b"loadslice_journal_up 1.0\n" in metrics.exposition()
     metrics.journal.is_well = False
