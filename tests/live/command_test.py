@@ -11,6 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from loadslice.spec import journal
+
 pytestmark = pytest.mark.live
 
 BODY = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
@@ -37,14 +39,16 @@ def started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
 def test_it_says_when_it_is_ready_and_stops_cleanly_when_asked(folder, tmp_path, number) -> None:
     ready = tmp_path / "ready"
     kept = tmp_path / "kept"
+    ready.write_text("left by a run that was killed")
     with started(folder / "tiny.yaml", "--http", 0, "--ready-file", ready, "--journal", kept) as (process, line):
         words = line.split(maxsplit=2)
+        assert ready.read_text() == words[1]
         assert (words[0], words[2]) == ("ready", "(pipeline tiny, engines ort, ov)\n")
         assert httpx.post(f"{words[1]}/v2/models/tiny/infer", json=BODY, timeout=30).status_code == 200
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 0
-    assert ready.read_text() == words[1]
+    assert not ready.exists()
     assert errors.splitlines()[-1] == "stopped: 1 requests (completed 1)"
     assert json.loads((kept / "journal.json").read_text())["clean"] is True
 
@@ -62,7 +66,27 @@ def test_a_killed_server_leaves_a_journal_that_says_so(folder, tmp_path) -> None
     with started(folder / "tiny.yaml", "--http", 0, "--journal", tmp_path / "kept") as (process, _):
         process.kill()
         process.wait(60)
-    assert json.loads((tmp_path / "kept" / "journal.json").read_text())["clean"] is False
+    left = journal.load(tmp_path / "kept")
+    assert (left.head.clean, left.requests.height) == (False, 0)
+
+
+@pytest.mark.parametrize(("host", "warned"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_an_address_that_others_reach_is_warned_about(tmp_path, host, warned) -> None:
+    (tmp_path / "p.yaml").write_text(VARIANT)
+    done = subprocess.run(
+        command(tmp_path / "p.yaml", "--http", 0, "--host", host), capture_output=True, text=True, encoding="utf-8"
+    )
+    assert (f"--host {host}: whoever reaches this address" in done.stderr) == warned
+
+
+def test_a_ready_file_that_cannot_be_written_is_refused_before_anything_is_loaded(folder, tmp_path) -> None:
+    (tmp_path / "file").touch()
+    ready = tmp_path / "file" / "ready"
+    done = subprocess.run(
+        command(folder / "tiny.yaml", "--http", 0, "--ready-file", ready), capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"loadslice: --ready-file {ready}: cannot be written, not a directory.\n"
 
 
 VARIANT = "version: 1\npipeline: v\nengines: {e: {backend: onnxruntime}}\nstages: [{name: s, variant: v1, engine: e}]\n"

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import click
@@ -13,7 +15,8 @@ from loadslice.app.output import Finite, emit, say
 from loadslice.serve.limits import MEBIBYTE, Limits
 from loadslice.serve.server import Server
 from loadslice.spec import latency, pipeline
-from loadslice.spec.files import write_bytes
+from loadslice.spec.errors import InputError
+from loadslice.spec.files import reason, write_bytes
 
 _path = click.Path(path_type=Path)
 
@@ -26,7 +29,7 @@ _path = click.Path(path_type=Path)
 @click.option("--journal", type=_path, default=None, help="New folder for the journal of this run.")
 @click.option("--max-body-mb", type=click.IntRange(1, 1024), default=16, show_default=True, help="Largest body.")
 @click.option("--drain-s", type=Finite(0, 3600), default=20.0, show_default=True, help="Time to finish in.")
-@click.option("--ready-file", type=_path, default=None, help="Write the address here once ready.")
+@click.option("--ready-file", type=_path, default=None, help="Holds the address while ready.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout when ready.")
 def command(
     pipeline_file: Path,
@@ -41,6 +44,10 @@ def command(
 ) -> None:
     """Run a pipeline until SIGTERM or SIGINT, then finish what is inside."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    if ready_file is not None:
+        _clear(ready_file)
+    if not _is_loopback(host):
+        say(f"warning: --host {host}: whoever reaches this address may use the server, there is no authentication yet")
     server = Server(
         pipeline.load(pipeline_file),
         pipeline_file.resolve().parent,
@@ -52,6 +59,27 @@ def command(
         drain_s=drain_s,
     )
     asyncio.run(_serve(server, pipeline.load(pipeline_file), ready_file, as_json=as_json))
+
+
+def _clear(ready_file: Path) -> None:
+    """Remove what an earlier run may have left, and find out now rather than after loading that it cannot be written.
+
+    Raises:
+        InputError: It cannot.
+    """
+    try:
+        ready_file.unlink(missing_ok=True)
+        ready_file.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=ready_file.parent).close()
+    except OSError as error:
+        raise InputError(f"--ready-file {ready_file}: cannot be written, {reason(error)}.") from error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 async def _serve(server: Server, served: pipeline.Pipeline, ready_file: Path | None, *, as_json: bool) -> None:
@@ -69,6 +97,8 @@ async def _serve(server: Server, served: pipeline.Pipeline, ready_file: Path | N
             await starting
         return
     await starting
+    if ready_file is not None:
+        write_bytes(ready_file, server.url.encode())
     engines = list(served.engines)
     emit(
         {"url": server.url, "pipeline": served.pipeline, "engines": engines},
@@ -76,9 +106,9 @@ async def _serve(server: Server, served: pipeline.Pipeline, ready_file: Path | N
         text=lambda: [f"ready {server.url} (pipeline {served.pipeline}, engines {', '.join(engines)})"],
     )
     sys.stdout.flush()  # whoever waits for this line reads a pipe
-    if ready_file is not None:
-        write_bytes(ready_file, server.url.encode())
     await stopping
+    if ready_file is not None:
+        await asyncio.to_thread(ready_file.unlink, missing_ok=True)
     say("stopping: finishing what is inside")
     await server.stop()
     ended = ", ".join(f"{outcome.name.lower()} {count}" for outcome, count in server.outcomes.items() if count)
