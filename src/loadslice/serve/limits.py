@@ -24,7 +24,7 @@ class Limits:
     """Longest time every engine's workers may take to answer before the server is not ready."""
     json_elements_max: int = 4_000_000
     """Tensor elements given as JSON; each costs about 60 bytes while it is decoded."""
-    bytes_elements_max: int = 100_000
+    text_elements_max: int = 100_000
     """Elements of one BYTES tensor, in either form; each becomes a Python object, one by one, on the loop's thread."""
     rank_max: int = 16
     inputs_max: int = 256

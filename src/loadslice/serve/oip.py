@@ -166,8 +166,8 @@ def _element_count(tensor: _Input, place: str, limits: Limits) -> int:
     if math.prod(side or 1 for side in tensor.shape) > ELEMENTS_MAX:
         raise RefusalError(400, f"{place}: the shape is larger than any body")
     count = math.prod(tensor.shape)
-    if tensor.datatype == BYTES and count > limits.bytes_elements_max:
-        raise RefusalError(400, f"{place}: more than {limits.bytes_elements_max} BYTES elements")
+    if tensor.datatype == BYTES and count > limits.text_elements_max:
+        raise RefusalError(400, f"{place}: more than {limits.text_elements_max} BYTES elements")
     return count
 
 

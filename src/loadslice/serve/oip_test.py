@@ -11,7 +11,7 @@ from loadslice.serve.limits import Limits
 from loadslice.serve.refusals import RefusalError
 from loadslice.spec.work import StageError
 
-LIMITS = Limits(json_elements_max=1000, bytes_elements_max=100, rank_max=4, inputs_max=4)
+LIMITS = Limits(json_elements_max=1000, text_elements_max=100, rank_max=4, inputs_max=4)
 
 arrays = st.sampled_from(sorted(NUMPY)).flatmap(
     lambda name: st.tuples(st.just(name), st.lists(st.integers(0, 4), min_size=1, max_size=3), st.randoms())
