@@ -2,8 +2,8 @@
 
 A lane is ready when its rows fill a batch, or its oldest has waited ``min(window, slack)``, where slack is what its
 expiry leaves after the expected service. Classes are asked highest first, but for one that is owed its floor, and
-inside a class the oldest head first; a lane that still waits for company does not hold up a lower class. A batch is
-filled from its lane highest class first and in order, and stops at the first that does not fit: nobody overtakes.
+inside a class the head that arrived first; a lane that still waits for company does not hold up a lower class. A batch
+is filled from its lane highest class first and in order, and stops at the first that does not fit: nobody overtakes.
 """
 
 from loadslice.policy import columns as c
@@ -41,17 +41,30 @@ def ready_ns(tables: Tables, state: State, engine: int, lane: int) -> int:
 
 @kernel
 def ready_lane(now_ns: int, tables: Tables, state: State, engine: int, priority: int) -> int:
-    """The lane of a class to dispatch now, its oldest head first; -1 when all are empty or wait for company."""
+    """The lane of a class to dispatch now, the head that arrived first first; -1: all are empty or wait for company.
+
+    By arrival in the system, not in the queue: what has begun is finished before what has not. By arrival in the queue
+    a request would wait for the whole of it again at every stage, and under overload most work would be spent on
+    requests that are dropped before their last.
+    """
     best = -1
-    oldest = c.FOREVER
     for lane in range(state.lanes.shape[2]):
         head = state.lanes[engine, priority, lane, c.L_HEAD]
-        if head < 0 or state.requests[head, c.R_SEQUENCE] >= oldest:
+        if head < 0 or (best >= 0 and not came_first(state, head, state.lanes[engine, priority, best, c.L_HEAD])):
             continue
         if ready_ns(tables, state, engine, lane) <= now_ns:
             best = lane
-            oldest = state.requests[head, c.R_SEQUENCE]
     return best
+
+
+@kernel
+def came_first(state: State, request: int, other: int) -> bool:
+    """Whether a request arrived before another; the order of queueing tells those of one instant apart."""
+    arrived = state.requests[request, c.R_ARRIVED_NS]
+    other_arrived = state.requests[other, c.R_ARRIVED_NS]
+    if arrived != other_arrived:
+        return bool(arrived < other_arrived)
+    return bool(state.requests[request, c.R_SEQUENCE] < state.requests[other, c.R_SEQUENCE])
 
 
 @kernel

@@ -150,6 +150,25 @@ def test_higher_classes_start_first_and_each_class_is_first_in_first_out() -> No
     assert order == [4, 2, 5, 1, 3]
 
 
+def test_what_has_begun_is_finished_before_what_has_not() -> None:
+    run = Desk(
+        Pipeline(
+            version=1,
+            pipeline="p",
+            engines={"a": TWIN},
+            stages=[Stage(name="s", variant="v", engine="a"), Stage(name="t", variant="w", engine="a")],
+        )
+    )
+    for _ in range(3):
+        run.now_ns += MS
+        run.arrive()
+    order = []
+    for _ in range(6):
+        order.append((int(run.state.batches[0, c.B_STAGE]), run.members(0)[0]))
+        run.done(0)
+    assert order == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
+
+
 def test_a_full_queue_gives_the_newest_of_the_lowest_class_up_for_a_higher_one() -> None:
     run = Desk(one_stage({"a": Engine(backend="twin", queue=Queue(limit=3))}))
     for priority in (1, 2, 3, 3):

@@ -199,7 +199,7 @@ TRIAL_NS = 1_000_000_000
 def ahead_ns(now_ns: int, tables: Tables, state: State, stage: int) -> int:
     """What the stages after one are expected to take: their batches as seen, and the longest of their waits.
 
-    Waits are not added up: one engine often serves several stages, and would be waited for at each.
+    Waits are not added up: an engine serves first what arrived first, so that a request waits for its elders once.
     """
     service = 0
     longest_wait = 0
