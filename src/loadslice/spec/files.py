@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 import yaml
 
 from loadslice.spec.errors import InputError, OutputError
@@ -95,8 +94,8 @@ def encode_json(document: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """What msgspec does not know itself: NumPy's scalars."""
-    if isinstance(value, np.generic):
+    """What msgspec does not know itself: NumPy's scalars. Told by their module, for the recorder imports no NumPy."""
+    if type(value).__module__ == "numpy":
         return value.item()
     raise NotImplementedError(f"{type(value).__name__} has no JSON form")
 
