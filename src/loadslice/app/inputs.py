@@ -25,6 +25,8 @@ def with_inputs(frame: pl.DataFrame, pipeline: Pipeline, folder: Path) -> pl.Dat
     """
     if "input" in frame.columns or pipeline.inputs is None or "tokens_in" not in frame.columns:
         return frame
+    if frame["tokens_in"].null_count():
+        return frame
     reference = f"{pipeline.inputs.partition(':')[0]}:assign"
     try:
         names = call_function(reference, folder, frame["tokens_in"].to_numpy())

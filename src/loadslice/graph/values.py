@@ -69,7 +69,6 @@ _EVALUATION_ERRORS = (
     AttributeError,
     ArithmeticError,
     RuntimeError,
-    NotImplementedError,
     MemoryError,
 )
 """What onnx's reference operators raise on operands that do not fit; the result then stays unknown."""

@@ -10,7 +10,7 @@ from loadslice.backends.base import EngineError, TensorInfo
 from loadslice.serve.request import Batch
 from loadslice.serve.stages import LoadedStage, ModelRunner
 from loadslice.spec.errors import InputError
-from loadslice.spec.functions import load_function
+from loadslice.spec.functions import call_function
 from loadslice.spec.pipeline import Pipeline, Stage
 from loadslice.spec.work import StageError, StageInputError, Tensor, Work
 
@@ -119,7 +119,10 @@ def run_examples(pipeline: Pipeline, folder: Path, stages: Sequence[LoadedStage]
     slots = [engine.max_inflight for engine in pipeline.engines.values()]
     seen: set[tuple[int, int, int]] = set()
     answer = None
-    for sample in load_function(pipeline.inputs, folder)()[:EXAMPLES_MAX]:
+    samples = call_function(pipeline.inputs, folder)
+    if not isinstance(samples, list):
+        raise InputError(f"inputs '{pipeline.inputs}': gives {type(samples).__name__}, not a list of samples.")
+    for sample in samples[:EXAMPLES_MAX]:
         if pipeline.stages[0].python is None and sample.tensors is None:
             continue
         work = sample.work()
