@@ -1,4 +1,4 @@
-"""What the end of a batch means: its permit comes back, estimates learn, breakers hear of it, failures are repeated."""
+"""What the end of a batch means: its permit comes back, breakers hear of it, failures are repeated."""
 
 from loadslice.policy import columns as c
 from loadslice.policy.breaker import record
@@ -6,16 +6,10 @@ from loadslice.policy.ends import finish, leave, mark_dirty
 from loadslice.policy.kernel import kernel
 from loadslice.policy.queues import unlink
 from loadslice.policy.routing import FAILED, place, try_again
-from loadslice.policy.tables import State, Tables
+from loadslice.policy.layout import State, Tables
 from loadslice.spec.outcome import Reason
 
 ENGINE_FAILED = int(Reason.ENGINE_FAILED)
-
-MEMORY_SHIFT = 3
-"""Estimates move by 1/8 of each new observation: a slow-down of 6x is seen to two thirds after eight batches."""
-
-SCALE_MIN_PPM, SCALE_MAX_PPM = 10_000, 1_000_000_000
-
 
 @kernel
 def is_running(state: State, slot: int, epoch: int) -> bool:
@@ -36,32 +30,11 @@ def release(now_ns: int, state: State, slot: int) -> None:
     batch[c.B_EXPIRY_NS] = c.FOREVER
     counts = state.engines[engine]
     counts[c.N_INFLIGHT] -= 1
+    if counts[c.N_END_NS] != c.MANY_SLOTS:
+        counts[c.N_END_NS] = 0
     counts[c.N_BUSY_NS] += now_ns - batch[c.B_STARTED_NS]
     counts[c.N_DONE_NS] = now_ns
     mark_dirty(state, engine)
-
-
-@kernel
-def learn(now_ns: int, tables: Tables, state: State, slot: int) -> None:
-    """Move the estimates by how long a batch took that ended well; a trial's answer replaces them.
-
-    A failure teaches nothing: it may come at once, or after a long silence.
-    """
-    batch = state.batches[slot]
-    engine = batch[c.B_ENGINE]
-    stage = batch[c.B_STAGE]
-    bucket = batch[c.B_BUCKET]
-    counts = state.engines[engine]
-    took_ns = now_ns - batch[c.B_STARTED_NS]
-    learned = state.learned_ns[stage, engine]
-    afresh = learned == 0 or counts[c.N_TRIAL] == 1
-    state.learned_ns[stage, engine] = took_ns if afresh else learned + ((took_ns - learned) >> MEMORY_SHIFT)
-    expected = tables.base_ns[stage, engine, bucket] + batch[c.B_ROWS] * tables.row_ns[stage, engine, bucket]
-    if expected > 0:
-        seen = min(max(took_ns * c.PPM // expected, SCALE_MIN_PPM), SCALE_MAX_PPM)
-        scale = counts[c.N_SCALE_PPM]
-        counts[c.N_SCALE_PPM] = seen if counts[c.N_TRIAL] == 1 else scale + ((seen - scale) >> MEMORY_SHIFT)
-    counts[c.N_TRIAL] = 0
 
 
 @kernel
@@ -88,13 +61,14 @@ def evacuate(now_ns: int, tables: Tables, state: State, stage: int, engine: int)
     first = tables.stages[stage, c.S_FIRST_LANE]
     for priority in range(c.CLASSES):
         for lane in range(first, first + tables.stages[stage, c.S_LANES]):
-            request = state.lanes[engine, priority, lane, c.L_HEAD]
-            while request >= 0:
-                after = state.requests[request, c.R_NEXT]
-                unlink(tables, state, request)
-                leave(state, request)
-                place(now_ns, tables, state, request, 1)
-                request = after
+            for tenant in range(tables.tenants.shape[0]):
+                request = state.lanes[engine, priority, lane, tenant, c.L_HEAD]
+                while request >= 0:
+                    after = state.requests[request, c.R_NEXT]
+                    unlink(tables, state, request)
+                    leave(state, request)
+                    place(now_ns, tables, state, request, 1)
+                    request = after
 
 
 @kernel

@@ -1,70 +1,82 @@
 """When a batch is closed and who is in it.
 
 A lane is ready when its rows fill a batch, or its oldest has waited ``min(window, slack)``, where slack is what its
-expiry leaves after the expected service. Classes are asked highest first, but for one that is owed its floor, and
-inside a class the head that arrived first; a lane that still waits for company does not hold up a lower class. A batch
-is filled from its lane highest class first and in order, and stops at the first that does not fit: nobody overtakes.
+expiry leaves after the expected service. Classes are asked highest first, but for one that is owed its floor; an
+offline class only while no other waits. Inside a class the order is that of `shares`: guaranteed shares first, then by
+arrival. A lane that still waits for company does not hold up a lower class. A batch is filled from its lane highest
+class first and in order, and stops at the first that does not fit: nobody overtakes.
 """
 
 from loadslice.policy import columns as c
+from loadslice.policy.deadlines import dropped
 from loadslice.policy.ends import say
 from loadslice.policy.kernel import kernel
+from loadslice.policy.layout import State, Tables
+from loadslice.policy.live import padded, service_ns
 from loadslice.policy.queues import unlink
-from loadslice.policy.routing import dropped, service_ns
-from loadslice.policy.tables import State, Tables
+from loadslice.policy.residency import can_hold, is_bounded, make_resident
+from loadslice.policy.shares import charge, goes_first, head_of
 
 
 @kernel
-def stage_of_lane(tables: Tables, lane: int) -> int:
-    """Stage a lane belongs to."""
-    stage = 0
-    while stage + 1 < tables.stages.shape[0] and tables.stages[stage + 1, c.S_FIRST_LANE] <= lane:
-        stage += 1
-    return stage
+def oldest_due_ns(tables: Tables, state: State, engine: int, lane: int) -> int:
+    """When the first of a lane's heads has waited long enough: its window is over, or its expiry needs it to start."""
+    stage = tables.lane_stage[lane]
+    window_ns = tables.pairs[stage, engine, c.P_WINDOW_NS]
+    due = c.FOREVER
+    for priority in range(c.CLASSES):
+        for tenant in range(tables.tenants.shape[0]):
+            head = state.lanes[engine, priority, lane, tenant, c.L_HEAD]
+            if head >= 0:
+                row = state.requests[head]
+                slack = row[c.R_EXPIRY_NS] - service_ns(
+                    tables, state, stage, engine, row[c.R_BUCKET], row[c.R_ITEMS]
+                )
+                due = min(due, row[c.R_ENQUEUED_NS] + window_ns, slack)
+    return int(due)
 
 
 @kernel
 def ready_ns(tables: Tables, state: State, engine: int, lane: int) -> int:
     """When a lane that has requests may be dispatched on a free slot; not later than when it fills."""
-    stage = stage_of_lane(tables, lane)
-    pair = tables.pairs[stage, engine]
+    pair = tables.pairs[tables.lane_stage[lane], engine]
     if pair[c.P_WINDOW_NS] == 0 or state.lane_rows[engine, lane] >= pair[c.P_BATCH_SIZE]:
         return 0
-    ready = c.FOREVER
-    for priority in range(c.CLASSES):
-        head = state.lanes[engine, priority, lane, c.L_HEAD]
-        if head >= 0:
-            row = state.requests[head]
-            ready = min(ready, row[c.R_ENQUEUED_NS] + pair[c.P_WINDOW_NS], row[c.R_EXPIRY_NS] - row[c.R_ESTIMATE_NS])
-    return int(ready)
+    return oldest_due_ns(tables, state, engine, lane)
 
 
 @kernel
 def ready_lane(now_ns: int, tables: Tables, state: State, engine: int, priority: int) -> int:
-    """The lane of a class to dispatch now, the head that arrived first first; -1: all are empty or wait for company.
+    """The lane of a class to dispatch now; -1: all are empty, wait for company, or for memory.
 
     By arrival in the system, not in the queue: what has begun is finished before what has not. By arrival in the queue
     a request would wait for the whole of it again at every stage, and under overload most work would be spent on
     requests that are dropped before their last.
     """
     best = -1
+    first = -1
+    bounded = is_bounded(tables, engine)
     for lane in range(state.lanes.shape[2]):
-        head = state.lanes[engine, priority, lane, c.L_HEAD]
-        if head < 0 or (best >= 0 and not came_first(state, head, state.lanes[engine, priority, best, c.L_HEAD])):
+        if state.lane_rows[engine, lane] == 0:
+            continue
+        head = head_of(tables, state, engine, priority, lane)
+        if head < 0 or (first >= 0 and not goes_first(tables, state, engine, head, first)):
+            continue
+        if bounded and not can_hold(tables, state, engine, tables.lane_stage[lane]):
             continue
         if ready_ns(tables, state, engine, lane) <= now_ns:
             best = lane
+            first = head
     return best
 
 
 @kernel
-def came_first(state: State, request: int, other: int) -> bool:
-    """Whether a request arrived before another; the order of queueing tells those of one instant apart."""
-    arrived = state.requests[request, c.R_ARRIVED_NS]
-    other_arrived = state.requests[other, c.R_ARRIVED_NS]
-    if arrived != other_arrived:
-        return bool(arrived < other_arrived)
-    return bool(state.requests[request, c.R_SEQUENCE] < state.requests[other, c.R_SEQUENCE])
+def online_waits(tables: Tables, state: State, engine: int) -> bool:
+    """Whether a request of a class that is not offline waits on an engine."""
+    for priority in range(c.CLASSES):
+        if (tables.run[c.W_OFFLINE_CLASSES] >> priority) & 1 == 0 and state.engines[engine, c.N_WAITING + priority] > 0:
+            return True
+    return False
 
 
 @kernel
@@ -72,17 +84,27 @@ def choose_class(now_ns: int, tables: Tables, state: State, engine: int) -> int:
     """The class whose turn it is: one that is owed its floor, else the highest that can be dispatched; -1: none can.
 
     Error diffusion again: each dispatch that a class waits through adds its floor to its credit, a whole credit is a
-    turn. Of n dispatches while it waits it gets at least floor * n - 1.
+    turn. Of n dispatches while it waits it gets at least floor * n - 1. The lane of each class is left in
+    ``state.choice``.
     """
+    offline = tables.run[c.W_OFFLINE_CLASSES]
+    held_back = offline if offline > 0 and online_waits(tables, state, engine) else 0
+    floors = tables.run[c.W_HAS_FLOORS] == 1
     chosen = -1
-    for priority in range(c.CLASSES - 1, -1, -1):
-        if ready_lane(now_ns, tables, state, engine, priority) >= 0:
+    for priority in range(c.CLASSES):
+        lane = -1
+        if state.engines[engine, c.N_WAITING + priority] > 0 and (held_back >> priority) & 1 == 0:
+            lane = ready_lane(now_ns, tables, state, engine, priority)
+        state.choice[priority] = lane
+        if lane >= 0 and chosen < 0:
             chosen = priority
-    if chosen < 0 or tables.run[c.W_HAS_FLOORS] == 0:
+            if not floors:
+                return chosen
+    if chosen < 0:
         return chosen
     credit = state.floors[engine]
     for priority in range(c.CLASSES):
-        if ready_lane(now_ns, tables, state, engine, priority) < 0:
+        if state.choice[priority] < 0:
             credit[priority] = 0
             continue
         credit[priority] += tables.run[c.W_FLOOR_PPM + priority]
@@ -102,30 +124,49 @@ def free_slot(tables: Tables, state: State, engine: int) -> int:
 
 
 @kernel
-def close_batch(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn: int) -> None:
-    """Fill a free slot from a lane and say DISPATCH; what can no longer meet its deadline is dropped instead.
+def why_closed(now_ns: int, tables: Tables, state: State, engine: int, lane: int) -> int:
+    """Why a ready lane is dispatched now: ALONE, FULL, WINDOW or SLACK."""
+    stage = tables.lane_stage[lane]
+    pair = tables.pairs[stage, engine]
+    if state.lane_rows[engine, lane] >= pair[c.P_BATCH_SIZE] and pair[c.P_BATCH_SIZE] > 1:
+        return c.FULL
+    if pair[c.P_WINDOW_NS] == 0:
+        return c.ALONE
+    for priority in range(c.CLASSES):
+        head = head_of(tables, state, engine, priority, lane)
+        if head >= 0 and state.requests[head, c.R_ENQUEUED_NS] + pair[c.P_WINDOW_NS] <= now_ns:
+            return c.WINDOW
+    return c.SLACK
+
+
+@kernel
+def fill(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn: int, slot: int) -> int:
+    """Take requests from a lane into a slot; what can no longer meet its deadline is dropped instead.
 
     Args:
         now_ns: Time since the run began.
         tables: What never changes.
         state: Changed.
-        engine: Has a free slot.
+        engine: Has the slot.
         lane: Has requests.
-        turn: Class whose head comes first; the rest is filled highest class first.
+        turn: Class whose first comes first; the rest is filled highest class first.
+        slot: Idle.
+
+    Returns:
+        How many were taken; their rows and first expiry stand in the slot's row.
     """
-    stage = stage_of_lane(tables, lane)
-    bucket = lane - tables.stages[stage, c.S_FIRST_LANE]
-    size = tables.pairs[stage, engine, c.P_BATCH_SIZE]
-    slot = free_slot(tables, state, engine)
     batch = state.batches[slot]
+    size = tables.pairs[tables.lane_stage[lane], engine, c.P_BATCH_SIZE]
     count = 0
     rows = 0
     expiry = c.FOREVER
     full = False
     for step in range(-1, c.CLASSES):
         priority = turn if step < 0 else step
-        while not full and (step >= 0 or count == 0) and state.lanes[engine, priority, lane, c.L_HEAD] >= 0:
-            request = state.lanes[engine, priority, lane, c.L_HEAD]
+        while not full and (step >= 0 or count == 0):
+            request = head_of(tables, state, engine, priority, lane)
+            if request < 0:
+                break
             row = state.requests[request]
             if count > 0 and (rows + row[c.R_ITEMS] > size or count == state.members.shape[1]):
                 full = True
@@ -133,6 +174,7 @@ def close_batch(now_ns: int, tables: Tables, state: State, engine: int, lane: in
             unlink(tables, state, request)
             if row[c.R_DEADLINE_NS] < c.FOREVER and dropped(now_ns, tables, state, request, engine, 0, 0):
                 continue
+            charge(tables, state, request, engine)
             row[c.R_STATUS] = c.RUNNING
             member = state.members[slot, count]
             member[c.M_REQUEST] = request
@@ -141,22 +183,42 @@ def close_batch(now_ns: int, tables: Tables, state: State, engine: int, lane: in
             count += 1
             rows += row[c.R_ITEMS]
             expiry = min(expiry, row[c.R_EXPIRY_NS])
-    if count == 0:
-        return
-    batch[c.B_BUSY] = 1
-    batch[c.B_EPOCH] += 1
-    batch[c.B_STAGE] = stage
-    batch[c.B_BUCKET] = bucket
     batch[c.B_COUNT] = count
     batch[c.B_ROWS] = rows
-    batch[c.B_STARTED_NS] = now_ns
-    batch[c.B_EXPECTED_NS] = service_ns(tables, state, stage, engine, bucket, rows)
     batch[c.B_EXPIRY_NS] = expiry
+    return count
+
+
+@kernel
+def close_batch(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn: int) -> None:
+    """Fill a free slot from a lane and say DISPATCH, unless nothing in it can still meet its deadline."""
+    stage = tables.lane_stage[lane]
+    place = lane - tables.stages[stage, c.S_FIRST_LANE]
+    slot = free_slot(tables, state, engine)
+    why = why_closed(now_ns, tables, state, engine, lane)
+    count = fill(now_ns, tables, state, engine, lane, turn, slot)
+    batch = state.batches[slot]
+    if count == 0:
+        batch[c.B_EXPIRY_NS] = c.FOREVER
+        return
+    rows = batch[c.B_ROWS]
+    batch[c.B_STAGE] = stage
+    batch[c.B_BUCKET] = place
+    batch[c.B_PADDED] = padded(tables, stage, engine, rows)
+    batch[c.B_STARTED_NS] = now_ns
+    batch[c.B_LOAD_NS] = make_resident(now_ns, tables, state, engine, stage)
+    batch[c.B_EXPECTED_NS] = service_ns(tables, state, stage, engine, place, rows) + batch[c.B_LOAD_NS]
+    batch[c.B_WHY] = why
+    batch[c.B_BUSY] = 1
+    batch[c.B_EPOCH] += 1
     counts = state.engines[engine]
+    if counts[c.N_END_NS] != c.MANY_SLOTS:
+        counts[c.N_END_NS] = now_ns + batch[c.B_EXPECTED_NS]
     counts[c.N_INFLIGHT] += 1
     counts[c.N_BATCHES] += 1
     counts[c.N_DISPATCHED] += count
-    say(state, c.DISPATCH, slot, engine, stage, bucket, batch[c.B_EPOCH])
+    state.closed[stage, engine, why] += 1
+    say(state, c.DISPATCH, slot, engine, stage, place, batch[c.B_EPOCH])
 
 
 @kernel
@@ -168,7 +230,7 @@ def start_all(now_ns: int, tables: Tables, state: State, engine: int) -> None:
         turn = choose_class(now_ns, tables, state, engine)
         if turn < 0:
             break
-        close_batch(now_ns, tables, state, engine, ready_lane(now_ns, tables, state, engine, turn), turn)
+        close_batch(now_ns, tables, state, engine, state.choice[turn], turn)
     wake(now_ns, tables, state, engine)
 
 
@@ -187,4 +249,17 @@ def wake(now_ns: int, tables: Tables, state: State, engine: int) -> None:
         for lane in range(state.lanes.shape[2]):
             if state.lane_rows[engine, lane] > 0:
                 at = min(at, max(now_ns, ready_ns(tables, state, engine, lane)))
-    counts[c.N_WAKE_NS] = at
+    set_timer(state, engine, at)
+
+
+@kernel
+def set_timer(state: State, engine: int, at_ns: int) -> None:
+    """Note when an engine must be looked at, and carry it up the tree of minima."""
+    node = state.timers.shape[0] // 2 + engine
+    state.timers[node] = at_ns
+    while node > 1:
+        node >>= 1
+        earliest = min(state.timers[2 * node], state.timers[2 * node + 1])
+        if state.timers[node] == earliest:
+            break
+        state.timers[node] = earliest

@@ -14,18 +14,9 @@ traffic it ends. The last engine that is well at a stage is never opened, and it
 """
 
 from loadslice.policy import columns as c
-from loadslice.policy.ends import mark_dirty
+from loadslice.policy.ends import mark_dirty, set_admission
 from loadslice.policy.kernel import kernel
-from loadslice.policy.tables import Int64s, State, Tables
-
-
-@kernel
-def admits(state: State, stage: int, engine: int) -> bool:
-    """Whether a breaker lets one more request through now."""
-    breaker = state.breakers[stage, engine]
-    if breaker[c.X_STATE] == c.CLOSED:
-        return True
-    return bool(breaker[c.X_STATE] == c.HALF_OPEN and breaker[c.X_PROBES] + breaker[c.X_PROBED] < breaker[c.X_PERMITS])
+from loadslice.policy.layout import Int64s, State, Tables
 
 
 @kernel
@@ -42,6 +33,7 @@ def enter(now_ns: int, tables: Tables, state: State, request: int, engine: int) 
             breaker[c.X_UNTIL_NS] = now_ns + tables.breakers[stage, c.K_HALF_OPEN_NS]
             set_timer(state, engine)
         breaker[c.X_PROBES] += 1
+        set_admission(state, stage, engine)
 
 
 @kernel
@@ -143,6 +135,7 @@ def change(now_ns: int, state: State, stage: int, engine: int, to: int, until_ns
     breaker[c.X_PROBES] = breaker[c.X_PROBED] = breaker[c.X_PROBES_BAD] = 0
     breaker[c.X_TRANSITIONS] += 1
     forget(state, stage, engine)
+    set_admission(state, stage, engine)
     set_timer(state, engine)
     mark_dirty(state, engine)
 

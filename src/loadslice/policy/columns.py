@@ -15,19 +15,62 @@ PPM = 1_000_000
 
 CLASSES = 4
 
+BLOCKED_NS = 2**59
+"""Added to the expected completion on an engine that may not be used; two of them are still far from FOREVER."""
+
 # Engine settings (tables.engines)
-E_MAX_INFLIGHT, E_QUEUE_LIMIT, E_OVERFLOW_AT, E_WAIT_LIMIT_NS, E_FIRST_SLOT, ENGINE_SETTINGS = range(6)
+(
+    E_MAX_INFLIGHT,
+    E_QUEUE_LIMIT,
+    E_OVERFLOW_AT,
+    E_WAIT_LIMIT_NS,
+    E_FIRST_SLOT,
+    E_MEMORY_BYTES,
+    E_HAS_SHARES,
+    ENGINE_SETTINGS,
+) = range(8)
 
 # Run settings (tables.run); the floor of class k stands at W_FLOOR_PPM + k
-W_RETRY_PPM, W_RETRY_PER_S_PPM, W_RETRY_RESERVE_PPM, W_ATTEMPTS, W_HAS_FLOORS, W_FLOOR_PPM = range(6)
+(
+    W_RETRY_PPM,
+    W_RETRY_PER_S_PPM,
+    W_RETRY_RESERVE_PPM,
+    W_ATTEMPTS,
+    W_HAS_FLOORS,
+    W_OFFLINE_CLASSES,
+    W_FIRST_STEP,
+    W_FLOOR_PPM,
+) = range(8)
 RUN_SETTINGS = W_FLOOR_PPM + CLASSES
 
-# Stage settings (tables.stages)
-S_TIMEOUT_NS, S_PREFER, S_FAILOVER_TO, S_SHARE_PPM, S_FAILOVER_CLASSES, S_FIRST_LANE, S_LANES, STAGE_SETTINGS = range(8)
-PREFER_STATIC, PREFER_FASTEST, PREFER_RULES = range(3)
+# Stage settings (tables.stages); a lane is a bucket of one version: bucket + version * S_BUCKETS
+(
+    S_TIMEOUT_NS,
+    S_PREFER,
+    S_FAILOVER_TO,
+    S_SHARE_PPM,
+    S_FAILOVER_CLASSES,
+    S_FIRST_LANE,
+    S_LANES,
+    S_BUCKETS,
+    S_DEGRADED,
+    STAGE_SETTINGS,
+) = range(10)
+PREFER_STATIC, PREFER_FASTEST, PREFER_CHEAPEST, PREFER_RULES = range(4)
 
-# Per stage and engine (tables.pairs)
-P_BATCH_SIZE, P_WINDOW_NS, P_MAX_ITEMS, P_PRECISION, PAIR_SETTINGS = range(5)
+# Per stage and engine (tables.pairs); pads stand at P_FIRST_PAD + k, ascending, 0: no more
+(
+    P_BATCH_SIZE,
+    P_WINDOW_NS,
+    P_MAX_ITEMS,
+    P_PRECISION,
+    P_SHARE_PPM,
+    P_MEMORY_BYTES,
+    P_LOAD_NS,
+    P_FIRST_PAD,
+) = range(8)
+PADS_MAX = 8
+PAIR_SETTINGS = P_FIRST_PAD + PADS_MAX
 
 # Rules (tables.rules)
 (
@@ -98,39 +141,51 @@ WELL, FAILED_CALL, SLOW_CALL = 0, 1, 2
     R_DEADLINE_NS,
     R_EXPIRY_NS,
     R_ENQUEUED_NS,
-    R_ESTIMATE_NS,
     R_SEQUENCE,
     R_NEXT,
     R_PREVIOUS,
     R_ATTEMPTS,
     R_BREAKER_EPOCH,
     R_PROBE,
+    R_WORK_NS,
+    R_TENANT,
+    R_VERSION,
     REQUEST_COLUMNS,
-) = range(23)
+) = range(25)
 FREE, QUEUED, RUNNING = range(3)
 
-# Lanes (state.lanes): one FIFO per engine, class and (stage, bucket)
+# Lanes (state.lanes): one FIFO per engine, class, lane (stage, version, bucket) and tenant
 L_HEAD, L_TAIL, L_COUNT, LANE_COLUMNS = range(4)
 
-# Engines (state.engines)
+# Engines (state.engines); requests of class k that wait are counted at N_WAITING + k
 (
     N_UP,
     N_QUEUED,
     N_INFLIGHT,
     N_BACKLOG_NS,
+    N_END_NS,
     N_QUEUE_EXPIRY_NS,
-    N_WAKE_NS,
-    N_SCALE_PPM,
+    N_BREAKER_NS,
     N_DIRTY,
     N_BATCHES,
     N_DISPATCHED,
     N_FAILOVER_IN,
     N_BUSY_NS,
-    N_BREAKER_NS,
     N_DONE_NS,
     N_TRIAL,
-    ENGINE_COLUMNS,
+    N_LOADS,
+    N_WAITING,
 ) = range(16)
+ENGINE_COLUMNS = N_WAITING + CLASSES
+MANY_SLOTS = -1
+"""N_END_NS of an engine with more than one slot: ask each slot."""
+
+# Live estimates (state.live): service of n rows = V_BASE_NS + n * V_ROW_NS
+V_BASE_NS, V_ROW_NS, LIVE_COLUMNS = range(3)
+
+# Flows (state.tenant_flows, state.stage_flows): who is served next among those with a guaranteed share. The last row of
+# each is the engine's own: its virtual time.
+Y_VIRTUAL_NS, Y_WAITING, Y_SERVED_NS, FLOW_COLUMNS = range(4)
 
 # Batch slots (state.batches): max_inflight per engine
 (
@@ -144,8 +199,13 @@ L_HEAD, L_TAIL, L_COUNT, LANE_COLUMNS = range(4)
     B_STARTED_NS,
     B_EXPECTED_NS,
     B_EXPIRY_NS,
+    B_PADDED,
+    B_LOAD_NS,
+    B_WHY,
     BATCH_COLUMNS,
-) = range(11)
+) = range(14)
+ALONE, FULL, WINDOW, SLACK, CLOSINGS = range(5)
+"""Why a batch was closed: it does not wait for company, it is full, its window ended, a deadline would not wait."""
 
 # Members of a batch slot (state.members)
 M_REQUEST, M_EPOCH, M_TAG, MEMBER_COLUMNS = range(4)
@@ -168,14 +228,27 @@ G_OVERFLOWS, G_SENT, G_CREDIT_PPM, STAGE_COLUMNS = range(4)
     C_BUDGET_NS,
     C_RETRIES,
     C_RETRIES_DENIED,
+    C_DEGRADED,
+    C_STEP,
+    C_SPLIT_SEEN,
+    C_SPLIT_SENT,
+    C_SPLIT_CREDIT_PPM,
+    C_CANARY_INSIDE,
+    C_INCONCLUSIVE,
     C_OUTCOMES,
-) = range(14)
+) = range(21)
 COUNTERS = C_OUTCOMES + 7
+
+# What an analysis of the canary says (desk.on_rollout)
+PASS, FAIL, INCONCLUSIVE = range(3)
+
+STABLE, CANARY = range(2)
 
 # Effects (state.effects): what the shell must now do, in order
 F_KIND, F_TAG, F_A, F_B, F_C, F_D, EFFECT_COLUMNS = range(7)
 DISPATCH = 1
-"""tag = batch slot, a = engine, b = stage, c = bucket, d = epoch; members are in state.members."""
+"""tag = batch slot, a = engine, b = stage, c = lane of the stage (bucket + version * S_BUCKETS), d = epoch; members are
+in state.members; rows to pad to and the time of loading, if the model must be loaded first, in state.batches."""
 PLACED = 2
 """tag = request tag, a = stage, b = engine, c = reason, d = request row."""
 OUTCOME = 3

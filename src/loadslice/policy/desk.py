@@ -6,19 +6,22 @@ the effects of the event before included.
 """
 
 from loadslice.policy import columns as c
-from loadslice.policy.batch_end import evacuate, fail_members, is_running, learn, record_members, release
+from loadslice.policy.batch_end import evacuate, fail_members, is_running, record_members, release
 from loadslice.policy.batching import start_all
 from loadslice.policy.breaker import on_time
-from loadslice.policy.ends import finish, mark_dirty, say
+from loadslice.policy.deadlines import HINT_FLOOR_NS
+from loadslice.policy.ends import COMPLETED, finish, mark_dirty, say, set_admission
 from loadslice.policy.expiry import sweep_batches, sweep_queue
 from loadslice.policy.kernel import kernel
+from loadslice.policy.layout import Int64s, State, Tables
+from loadslice.policy.live import learn
 from loadslice.policy.queues import unlink
 from loadslice.policy.retries import deposit, withdraw
-from loadslice.policy.routing import FAILED, HINT_FLOOR_NS, REJECTED, place, start_clock
-from loadslice.policy.tables import Int64s, State, Tables
+from loadslice.policy.routing import FAILED, REJECTED, place, start_clock
+from loadslice.policy.versions import NO_KEY, lane_for, set_step, turn_back, version_for
 from loadslice.spec.outcome import Outcome, Reason
 
-COMPLETED, CANCELLED = int(Outcome.COMPLETED), int(Outcome.CANCELLED)
+CANCELLED = int(Outcome.CANCELLED)
 TABLE_FULL, STAGE_FAILED, CLIENT_GONE = int(Reason.TABLE_FULL), int(Reason.STAGE_FAILED), int(Reason.CLIENT_GONE)
 DRAINING, NO_REASON, RETRY_BUDGET = int(Reason.DRAINING), int(Reason.NONE), int(Reason.RETRY_BUDGET)
 
@@ -41,11 +44,7 @@ def close(now_ns: int, tables: Tables, state: State) -> None:
         start_all(now_ns, tables, state, engine)
         done += 1
     state.counters[c.C_DIRTY] = 0
-    if done > 0:
-        at = c.FOREVER
-        for engine in range(state.engines.shape[0]):
-            at = min(at, state.engines[engine, c.N_WAKE_NS])
-        state.counters[c.C_NEXT_TIMER_NS] = at
+    state.counters[c.C_NEXT_TIMER_NS] = state.timers[1]
 
 
 @kernel
@@ -62,6 +61,8 @@ def on_arrival(
     source: int,
     precision: int,
     attempt: int = 1,
+    tenant: int = 0,
+    key: int = NO_KEY,
 ) -> int:
     """A request has arrived.
 
@@ -78,6 +79,8 @@ def on_arrival(
         source: Index into the rule sources, -1 for any other.
         precision: Lowest precision that will do, index into PRECISIONS.
         attempt: Which attempt the client says this is, 1 the first; a repeated one spends from the retry budget.
+        tenant: Index into the tables' tenants, 0 for whoever has no guarantee.
+        key: Requests of one key get the same version while a canary's share grows; NO_KEY: each on its own.
 
     Returns:
         Row of the request, or REFUSED when it was refused at the door (its OUTCOME is among the effects).
@@ -103,7 +106,10 @@ def on_arrival(
     row[c.R_TAG] = tag
     row[c.R_CLASS] = priority
     row[c.R_STAGE] = 0
-    row[c.R_BUCKET] = bucket
+    row[c.R_TENANT] = tenant
+    row[c.R_VERSION] = version_for(tables, state, key)
+    counters[c.C_CANARY_INSIDE] += row[c.R_VERSION]
+    row[c.R_BUCKET] = lane_for(tables, 0, bucket, row[c.R_VERSION])
     row[c.R_ITEMS] = items
     row[c.R_TOKENS] = tokens
     row[c.R_SOURCE] = source
@@ -157,7 +163,7 @@ def on_batch_done(now_ns: int, tables: Tables, state: State, slot: int, epoch: i
         else:
             row[c.R_STAGE] += 1
             row[c.R_ITEMS] = results[index, 0]
-            row[c.R_BUCKET] = results[index, 1]
+            row[c.R_BUCKET] = lane_for(tables, row[c.R_STAGE], results[index, 1], row[c.R_VERSION])
             start_clock(now_ns, tables, state, request)
             place(now_ns, tables, state, request, 1)
     close(now_ns, tables, state)
@@ -214,8 +220,9 @@ def on_cancel(now_ns: int, tables: Tables, state: State, request: int, tag: int)
 def on_timer(now_ns: int, tables: Tables, state: State) -> int:
     """Time has passed: close windows, expire what is due. Harmless when nothing is."""
     begin(now_ns, state)
+    leaves = state.timers.shape[0] // 2
     for engine in range(state.engines.shape[0]):
-        if state.engines[engine, c.N_WAKE_NS] <= now_ns:
+        if state.timers[leaves + engine] <= now_ns:
             if state.engines[engine, c.N_QUEUE_EXPIRY_NS] <= now_ns:
                 sweep_queue(now_ns, tables, state, engine)
             sweep_batches(now_ns, tables, state, engine)
@@ -235,6 +242,14 @@ def next_timer_ns(state: State) -> int:
 
 
 @kernel
+def set_up(state: State, engine: int, up: int) -> None:
+    """Note whether an engine takes work."""
+    state.engines[engine, c.N_UP] = up
+    for stage in range(state.breakers.shape[0]):
+        set_admission(state, stage, engine)
+
+
+@kernel
 def on_engine_down(now_ns: int, tables: Tables, state: State, engine: int) -> int:
     """An engine is lost: running batches fail, waiting requests go to another engine that accepts them, or fail.
 
@@ -244,7 +259,7 @@ def on_engine_down(now_ns: int, tables: Tables, state: State, engine: int) -> in
     if not 0 <= engine < state.engines.shape[0] or state.engines[engine, c.N_UP] == 0:
         return c.REFUSED
     begin(now_ns, state)
-    state.engines[engine, c.N_UP] = 0
+    set_up(state, engine, 0)
     first = tables.engines[engine, c.E_FIRST_SLOT]
     for slot in range(first, first + tables.engines[engine, c.E_MAX_INFLIGHT]):
         if state.batches[slot, c.B_BUSY] == 1:
@@ -268,7 +283,7 @@ def on_engine_up(now_ns: int, tables: Tables, state: State, engine: int) -> int:
     if not 0 <= engine < state.engines.shape[0] or state.engines[engine, c.N_UP] == 1:
         return c.REFUSED
     begin(now_ns, state)
-    state.engines[engine, c.N_UP] = 1
+    set_up(state, engine, 1)
     mark_dirty(state, engine)
     close(now_ns, tables, state)
     return 0
@@ -279,5 +294,35 @@ def on_drain(now_ns: int, tables: Tables, state: State) -> int:
     """From now on nothing is admitted; what is inside runs to its end."""
     begin(now_ns, state)
     state.counters[c.C_DRAINING] = 1
+    close(now_ns, tables, state)
+    return 0
+
+
+@kernel
+def on_rollout(now_ns: int, tables: Tables, state: State, verdict: int) -> int:
+    """An analysis of the canary has ended.
+
+    Args:
+        now_ns: Time since the run began.
+        tables: What never changes.
+        state: Changed.
+        verdict: PASS: the next step, if there is one. FAIL: no traffic to the canary any more. INCONCLUSIVE, and any
+            number that is none of the three: the share stays what it is, and the look is counted.
+
+    Returns:
+        0, or REFUSED when there is no canary with traffic.
+    """
+    step = state.counters[c.C_STEP]
+    if step == 0:
+        return c.REFUSED
+    begin(now_ns, state)
+    if verdict == c.PASS:
+        if step + 1 < tables.steps.shape[0]:
+            set_step(state, step + 1)
+    elif verdict == c.FAIL:
+        set_step(state, 0)
+        turn_back(now_ns, tables, state)
+    else:
+        state.counters[c.C_INCONCLUSIVE] += 1
     close(now_ns, tables, state)
     return 0

@@ -2,7 +2,10 @@
 
 from loadslice.policy import columns as c
 from loadslice.policy.kernel import kernel
-from loadslice.policy.tables import State
+from loadslice.policy.layout import State, Tables
+from loadslice.spec.outcome import Outcome, Reason
+
+COMPLETED, DEGRADED = int(Outcome.COMPLETED), int(Reason.DEGRADED)
 
 
 @kernel
@@ -20,6 +23,16 @@ def say(state: State, kind: int, tag: int, a: int, b: int, detail: int, d: int) 
 
 
 @kernel
+def set_admission(state: State, stage: int, engine: int) -> None:
+    """Note whether an engine may be given more at a stage: it is up, and its breaker is closed or has a permit left."""
+    breaker = state.breakers[stage, engine]
+    admits = breaker[c.X_STATE] == c.CLOSED or (
+        breaker[c.X_STATE] == c.HALF_OPEN and breaker[c.X_PROBES] + breaker[c.X_PROBED] < breaker[c.X_PERMITS]
+    )
+    state.admission[stage, engine] = 0 if admits and state.engines[engine, c.N_UP] == 1 else c.BLOCKED_NS
+
+
+@kernel
 def leave(state: State, request: int) -> None:
     """A request leaves its engine without a verdict: its permit, if it holds one, comes back."""
     row = state.requests[request]
@@ -27,6 +40,7 @@ def leave(state: State, request: int) -> None:
         breaker = state.breakers[row[c.R_STAGE], row[c.R_ENGINE]]
         if breaker[c.X_EPOCH] == row[c.R_BREAKER_EPOCH]:
             breaker[c.X_PROBES] -= 1
+            set_admission(state, row[c.R_STAGE], row[c.R_ENGINE])
         row[c.R_PROBE] = 0
 
 
@@ -46,7 +60,18 @@ def finish(state: State, request: int, outcome: int, reason: int, hint_ns: int) 
     row[c.R_NEXT] = state.counters[c.C_FREE_HEAD]
     state.counters[c.C_FREE_HEAD] = request
     state.counters[c.C_IN_SYSTEM] -= 1
+    state.counters[c.C_CANARY_INSIDE] -= row[c.R_VERSION]
     state.counters[c.C_OUTCOMES + outcome] += 1
+
+
+@kernel
+def refuse(tables: Tables, state: State, request: int, outcome: int, reason: int, hint_ns: int) -> None:
+    """Refuse a request at its stage; where the stage has a degraded reply, that is the answer instead."""
+    if tables.stages[state.requests[request, c.R_STAGE], c.S_DEGRADED] == 1:
+        state.counters[c.C_DEGRADED] += 1
+        finish(state, request, COMPLETED, DEGRADED, 0)
+    else:
+        finish(state, request, outcome, reason, hint_ns)
 
 
 @kernel

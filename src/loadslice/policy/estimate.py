@@ -4,8 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from numpy.typing import NDArray
+
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
-from loadslice.spec.pipeline import Pipeline
+from loadslice.spec.pipeline import Pipeline, Stage
 
 _NS_PER_MS = 1_000_000
 
@@ -38,7 +40,8 @@ def service_curves(pipeline: Pipeline, latency: LatencyTable) -> dict[tuple[int,
         latency: Entries name stages by `Stage.variant_id`.
 
     Returns:
-        Curve by (stage index, engine index, bucket index); absent where nothing is known.
+        Curve by (stage index, engine index, lane index); absent where nothing is known. A stage with a canary has its
+        lanes twice, the second half for the new version: those of its own entries if it has any, else the old ones'.
     """
     curves: dict[tuple[int, int, int], ServiceCurve] = {}
     by_pair: dict[tuple[str, str], list[Entry]] = {}
@@ -46,16 +49,48 @@ def service_curves(pipeline: Pipeline, latency: LatencyTable) -> dict[tuple[int,
         by_pair.setdefault((entry.variant, entry.engine), []).append(entry)
     for s, stage in enumerate(pipeline.stages):
         for e, engine in enumerate(pipeline.engines):
-            entries = by_pair.get((stage.variant_id, engine), [])
-            if not entries:
-                continue
-            for bucket in range(len(stage.buckets) + 1):
-                shape = stage.buckets[bucket] if bucket < len(stage.buckets) else None
-                own = [entry for entry in entries if entry.shape == shape] or [
-                    entry for entry in entries if entry.shape is None
-                ]
-                curves[s, e, bucket] = _fit(own or entries)
+            old = by_pair.get((stage.variant_id, engine), [])
+            new = by_pair.get((stage.canary_id, engine), old)
+            buckets = len(stage.buckets) + 1
+            for version, entries in enumerate([old] if stage.canary is None else [old, new]):
+                if not entries:
+                    continue
+                for bucket in range(buckets):
+                    shape = stage.buckets[bucket] if bucket < len(stage.buckets) else None
+                    own = [entry for entry in entries if entry.shape == shape] or [
+                        entry for entry in entries if entry.shape is None
+                    ]
+                    curves[s, e, bucket + version * buckets] = _fit(own or entries)
     return curves
+
+
+_NS_PER_HOUR = 3_600_000_000_000
+
+
+def row_prices(
+    pipeline: Pipeline, stage: Stage, engine: str, base_ns: NDArray[np.int64], row_ns: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """What one row costs on an engine when its batches are full.
+
+    Args:
+        pipeline: Says whether energy or money counts.
+        stage: Its batch size on the engine is what full means.
+        engine: Name.
+        base_ns: [B] of the service curve.
+        row_ns: [B]
+
+    Returns:
+        [B] nJ (active power x time), or 1e-12 of the currency (price of an hour x time); 0 where it is unknown.
+    """
+    batch = stage.batch.get(engine)
+    size = 1 if batch is None else batch.size
+    row_share_ns = base_ns / size + row_ns
+    settings = pipeline.engines[engine]
+    if pipeline.cheapest == "energy":
+        prices = row_share_ns * (settings.active_w or 0.0)
+    else:
+        prices = row_share_ns / _NS_PER_HOUR * (settings.cost_per_hour or 0.0) * 1e12
+    return np.rint(prices).astype(np.int64)
 
 
 def _fit(entries: list[Entry]) -> ServiceCurve:

@@ -1,15 +1,15 @@
 """The event log: every call into the core as one row, so that a run can be decided again from its journal.
 
-A row is ``[kind, now_ns, 9 arguments]``; a BATCH_DONE is followed by one RESULT row per member. `decide` feeds rows
+A row is ``[kind, now_ns, 11 arguments]``; a BATCH_DONE is followed by one RESULT row per member. `decide` feeds rows
 to the core and is what live and simulated journals are replayed with.
 """
 
 from loadslice.policy import columns as c
 from loadslice.policy import desk
 from loadslice.policy.kernel import kernel
-from loadslice.policy.tables import Int64s, State, Tables
+from loadslice.policy.layout import Int64s, State, Tables
 
-ARRIVAL, BATCH_DONE, BATCH_FAILED, CANCEL, TIMER, ENGINE_DOWN, ENGINE_UP, DRAIN, RESULT = range(9)
+ARRIVAL, BATCH_DONE, BATCH_FAILED, CANCEL, TIMER, ENGINE_DOWN, ENGINE_UP, DRAIN, RESULT, ROLLOUT = range(10)
 EVENT_NAMES = (
     "arrival",
     "batch_done",
@@ -20,8 +20,9 @@ EVENT_NAMES = (
     "engine_up",
     "drain",
     "result",
+    "rollout",
 )
-EVENT_COLUMNS = 11
+EVENT_COLUMNS = 13
 
 NO_ROOM, MALFORMED = -1, -2
 
@@ -33,14 +34,15 @@ ITEMS_MAX = 1 << 31
 def is_well_formed(event: Int64s, tables: Tables, state: State) -> bool:
     """Whether a row from a file may be fed to the core: its kind, its time, and every index the core will use."""
     kind = event[0]
-    if not ARRIVAL <= kind < RESULT or event[1] < state.counters[c.C_NOW_NS] or event[1] >= c.FOREVER:
+    if not ARRIVAL <= kind <= ROLLOUT or kind == RESULT or event[1] < state.counters[c.C_NOW_NS] or event[1] >= c.FOREVER:
         return False
     if kind == ARRIVAL:
         return bool(
             0 <= event[3] < c.CLASSES
             and 0 <= event[4] <= c.FOREVER
             and 1 <= event[5] < ITEMS_MAX
-            and 0 <= event[6] < tables.stages[0, c.S_LANES]
+            and 0 <= event[6] < tables.stages[0, c.S_BUCKETS]
+            and 0 <= event[11] < tables.tenants.shape[0]
         )
     return True
 
@@ -49,7 +51,7 @@ def is_well_formed(event: Int64s, tables: Tables, state: State) -> bool:
 def is_result(event: Int64s, tables: Tables, stage: int) -> bool:
     """Whether a RESULT row names rows and a bucket that the next stage has."""
     following = min(stage + 1, tables.stages.shape[0] - 1)
-    return bool(-1 <= event[2] < ITEMS_MAX and event[2] != 0 and 0 <= event[3] < tables.stages[following, c.S_LANES])
+    return bool(-1 <= event[2] < ITEMS_MAX and event[2] != 0 and 0 <= event[3] < tables.stages[following, c.S_BUCKETS])
 
 
 @kernel
@@ -92,6 +94,8 @@ def decide(events: Int64s, tables: Tables, state: State, results: Int64s, effect
                 event[8],
                 event[9],
                 event[10],
+                event[11],
+                event[12],
             )
         elif kind == BATCH_DONE:
             members = 0
@@ -121,6 +125,8 @@ def decide(events: Int64s, tables: Tables, state: State, results: Int64s, effect
             answer = desk.on_engine_up(now_ns, tables, state, event[2])
         elif kind == DRAIN:
             desk.on_drain(now_ns, tables, state)
+        elif kind == ROLLOUT:
+            answer = desk.on_rollout(now_ns, tables, state, event[2])
         if answer == c.REFUSED:
             continue
         said = state.counters[c.C_EFFECTS]

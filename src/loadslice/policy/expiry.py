@@ -5,8 +5,9 @@ from loadslice.policy.breaker import record
 from loadslice.policy.ends import finish
 from loadslice.policy.kernel import kernel
 from loadslice.policy.queues import unlink
-from loadslice.policy.routing import DEADLINE, EXPIRED, try_again
-from loadslice.policy.tables import State, Tables
+from loadslice.policy.deadlines import DEADLINE, EXPIRED
+from loadslice.policy.routing import try_again
+from loadslice.policy.layout import State, Tables
 from loadslice.spec.outcome import Reason
 
 STAGE_TIMEOUT = int(Reason.STAGE_TIMEOUT)
@@ -45,18 +46,19 @@ def sweep_queue(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     standing = stands_still(now_ns, tables, state, engine)
     for priority in range(c.CLASSES):
         for lane in range(state.lanes.shape[2]):
-            request = state.lanes[engine, priority, lane, c.L_HEAD]
-            while request >= 0:
-                row = state.requests[request]
-                after = row[c.R_NEXT]
-                if row[c.R_EXPIRY_NS] <= now_ns:
-                    unlink(tables, state, request)
-                    if standing:
-                        record(now_ns, tables, state, request, c.FAILED_CALL)
-                    expire(now_ns, tables, state, request)
-                else:
-                    following = min(following, row[c.R_EXPIRY_NS])
-                request = after
+            for tenant in range(tables.tenants.shape[0]):
+                request = state.lanes[engine, priority, lane, tenant, c.L_HEAD]
+                while request >= 0:
+                    row = state.requests[request]
+                    after = row[c.R_NEXT]
+                    if row[c.R_EXPIRY_NS] <= now_ns:
+                        unlink(tables, state, request)
+                        if standing:
+                            record(now_ns, tables, state, request, c.FAILED_CALL)
+                        expire(now_ns, tables, state, request)
+                    else:
+                        following = min(following, row[c.R_EXPIRY_NS])
+                    request = after
     state.engines[engine, c.N_QUEUE_EXPIRY_NS] = following
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from loadslice.policy import columns as c
-from loadslice.policy.tables import State, Tables
+from loadslice.policy.layout import State, Tables
 
 
 def check(tables: Tables, state: State) -> None:
@@ -19,7 +19,7 @@ def check(tables: Tables, state: State) -> None:
     ended = int(counters[c.C_OUTCOMES :].sum())
     assert counters[c.C_SUBMITTED] == len(queued) + len(running) + ended, "accounting: submitted = inside + outcomes"
     assert counters[c.C_IN_SYSTEM] == len(queued) + len(running), "accounting: in system"
-    assert (state.engines[:, : c.N_QUEUE_EXPIRY_NS] >= 0).all(), "accounting: no gauge below zero"
+    assert (state.engines[:, : c.N_END_NS] >= 0).all(), "accounting: no gauge below zero"
     _check_free_list(state)
     seen: set[int] = set()
     for engine in range(len(state.engines)):
@@ -50,22 +50,23 @@ def _check_queues(tables: Tables, state: State, engine: int) -> set[int]:
     seen: set[int] = set()
     backlog_ns = 0
     rows = np.zeros(state.lane_rows.shape[1], np.int64)
-    for priority in range(c.CLASSES):
-        for lane in range(state.lanes.shape[2]):
-            head, tail, count = (int(value) for value in state.lanes[engine, priority, lane])
-            previous, sequence, length, request = -1, -1, 0, head
-            while request >= 0:
-                row = state.requests[request]
-                place = (c.QUEUED, engine, priority, previous)
-                found = tuple(int(row[column]) for column in (c.R_STATUS, c.R_ENGINE, c.R_CLASS, c.R_PREVIOUS))
-                assert found == place, "order: a queue holds its own, and its links agree"
-                assert row[c.R_SEQUENCE] > sequence, "order: FIFO inside (class, stage, bucket)"
-                assert row[c.R_ARRIVED_NS] <= row[c.R_ENQUEUED_NS] <= state.counters[c.C_NOW_NS], "order: causality"
-                seen.add(request)
-                backlog_ns += int(row[c.R_ESTIMATE_NS])
-                rows[lane] += row[c.R_ITEMS]
-                previous, sequence, length, request = request, int(row[c.R_SEQUENCE]), length + 1, int(row[c.R_NEXT])
-            assert (length, previous) == (count, tail), "accounting: lane count and tail"
+    for priority, lane, tenant in np.ndindex(*state.lanes.shape[1:4]):
+        head, tail, count = (int(value) for value in state.lanes[engine, priority, lane, tenant])
+        previous, sequence, length, request = -1, -1, 0, head
+        while request >= 0:
+            row = state.requests[request]
+            place = (c.QUEUED, engine, priority, tenant, previous)
+            columns = (c.R_STATUS, c.R_ENGINE, c.R_CLASS, c.R_TENANT, c.R_PREVIOUS)
+            assert tuple(int(row[column]) for column in columns) == place, "order: a queue holds its own, links agree"
+            assert row[c.R_SEQUENCE] > sequence, "order: FIFO inside (class, stage, bucket)"
+            assert row[c.R_ARRIVED_NS] <= row[c.R_ENQUEUED_NS] <= state.counters[c.C_NOW_NS], "order: causality"
+            seen.add(request)
+            backlog_ns += int(row[c.R_WORK_NS])
+            rows[lane] += row[c.R_ITEMS]
+            previous, sequence, length, request = request, int(row[c.R_SEQUENCE]), length + 1, int(row[c.R_NEXT])
+        assert (length, previous) == (count, tail), "accounting: lane count and tail"
+    waiting = state.lanes[engine, ..., c.L_COUNT].sum(axis=(1, 2))
+    assert (waiting == state.engines[engine, c.N_WAITING :]).all(), "accounting: waiting by class"
     counts = state.engines[engine]
     assert len(seen) == counts[c.N_QUEUED], "accounting: queue length"
     assert backlog_ns == counts[c.N_BACKLOG_NS], "accounting: backlog"
@@ -117,7 +118,7 @@ def _check_breakers(tables: Tables, state: State, inside: set[int]) -> None:
             if breaker[c.X_STATE] == c.OPEN:
                 assert breaker[c.X_UNTIL_NS] < c.FOREVER, "breaker: from open there is a way back"
                 first = tables.stages[stage, c.S_FIRST_LANE]
-                waiting = state.lanes[engine, :, first : first + tables.stages[stage, c.S_LANES], c.L_COUNT]
+                waiting = state.lanes[engine, :, first : first + tables.stages[stage, c.S_LANES], :, c.L_COUNT]
                 assert not waiting.any(), "breaker: nothing waits for an engine that is left alone"
 
 

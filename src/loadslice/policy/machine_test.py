@@ -220,7 +220,7 @@ class Histories(RuleBasedStateMachine):
         for e, counts in enumerate(self.state.engines):
             idle = counts[c.N_INFLIGHT] < self.tables.engines[e, c.E_MAX_INFLIGHT]
             if counts[c.N_UP] and idle and counts[c.N_QUEUED]:
-                assert counts[c.N_WAKE_NS] < c.FOREVER, "idle beside work only while a window is open"
+                assert self.state.timers[len(self.state.timers) // 2 + e] < c.FOREVER, "idle beside work only while a window is open"
 
     def teardown(self) -> None:
         if not hasattr(self, "state"):

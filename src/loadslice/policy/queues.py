@@ -1,4 +1,4 @@
-"""Bounded four-class queues: one FIFO per engine, class and lane, where a lane is one (stage, shape bucket).
+"""Bounded four-class queues: one FIFO per engine, class, lane and tenant; a lane is one (stage, version, shape bucket).
 
 Rules of this file: a request is in exactly one FIFO while its status is QUEUED; every number that is kept about a queue
 (length, rows, backlog) changes in `push` and `unlink` alone; nothing here decides anything.
@@ -6,21 +6,17 @@ Rules of this file: a request is in exactly one FIFO while its status is QUEUED;
 
 from loadslice.policy import columns as c
 from loadslice.policy.kernel import kernel
-from loadslice.policy.tables import State, Tables
-
-
-@kernel
-def lane_of(tables: Tables, stage: int, bucket: int) -> int:
-    """Lane of a stage's shape bucket."""
-    return int(tables.stages[stage, c.S_FIRST_LANE] + bucket)
+from loadslice.policy.layout import State, Tables
+from loadslice.policy.shares import joined, left
 
 
 @kernel
 def push(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> None:
     """Put a request at the tail of its FIFO on an engine."""
     row = state.requests[request]
-    lane = lane_of(tables, row[c.R_STAGE], row[c.R_BUCKET])
-    fifo = state.lanes[engine, row[c.R_CLASS], lane]
+    priority = row[c.R_CLASS]
+    lane = tables.stages[row[c.R_STAGE], c.S_FIRST_LANE] + row[c.R_BUCKET]
+    fifo = state.lanes[engine, priority, lane, row[c.R_TENANT]]
     tail = fifo[c.L_TAIL]
     row[c.R_PREVIOUS] = tail
     row[c.R_NEXT] = -1
@@ -39,9 +35,11 @@ def push(now_ns: int, tables: Tables, state: State, request: int, engine: int) -
     row[c.R_ENQUEUED_NS] = now_ns
     counts = state.engines[engine]
     counts[c.N_QUEUED] += 1
-    counts[c.N_BACKLOG_NS] += row[c.R_ESTIMATE_NS]
+    counts[c.N_WAITING + priority] += 1
+    counts[c.N_BACKLOG_NS] += row[c.R_WORK_NS]
     if row[c.R_EXPIRY_NS] < counts[c.N_QUEUE_EXPIRY_NS]:
         counts[c.N_QUEUE_EXPIRY_NS] = row[c.R_EXPIRY_NS]
+    joined(tables, state, request, engine)
 
 
 @kernel
@@ -49,8 +47,9 @@ def unlink(tables: Tables, state: State, request: int) -> None:
     """Take a queued request out of its FIFO, wherever it stands; the order of the others is unchanged."""
     row = state.requests[request]
     engine = row[c.R_ENGINE]
-    lane = lane_of(tables, row[c.R_STAGE], row[c.R_BUCKET])
-    fifo = state.lanes[engine, row[c.R_CLASS], lane]
+    priority = row[c.R_CLASS]
+    lane = tables.stages[row[c.R_STAGE], c.S_FIRST_LANE] + row[c.R_BUCKET]
+    fifo = state.lanes[engine, priority, lane, row[c.R_TENANT]]
     previous = row[c.R_PREVIOUS]
     following = row[c.R_NEXT]
     if previous >= 0:
@@ -65,7 +64,22 @@ def unlink(tables: Tables, state: State, request: int) -> None:
     state.lane_rows[engine, lane] -= row[c.R_ITEMS]
     counts = state.engines[engine]
     counts[c.N_QUEUED] -= 1
-    counts[c.N_BACKLOG_NS] -= row[c.R_ESTIMATE_NS]
+    counts[c.N_WAITING + priority] -= 1
+    counts[c.N_BACKLOG_NS] -= row[c.R_WORK_NS]
+    left(tables, state, request, engine)
+
+
+@kernel
+def newest(state: State, engine: int, priority: int, tenant: int) -> int:
+    """The request of a class, and of one tenant unless that is -1, that queued last on an engine; -1: none waits."""
+    found = -1
+    for lane in range(state.lanes.shape[2]):
+        for owner in range(state.lanes.shape[3]):
+            tail = state.lanes[engine, priority, lane, owner, c.L_TAIL]
+            if tail >= 0 and (tenant < 0 or tenant == owner):
+                if found < 0 or state.requests[tail, c.R_SEQUENCE] > state.requests[found, c.R_SEQUENCE]:
+                    found = tail
+    return int(found)
 
 
 @kernel
@@ -76,11 +90,6 @@ def newest_below(state: State, engine: int, priority: int) -> int:
         The newest request of the lowest class present that is lower than ``priority``; -1 when there is none.
     """
     for lower in range(c.CLASSES - 1, priority, -1):
-        newest = -1
-        for lane in range(state.lanes.shape[2]):
-            tail = state.lanes[engine, lower, lane, c.L_TAIL]
-            if tail >= 0 and (newest < 0 or state.requests[tail, c.R_SEQUENCE] > state.requests[newest, c.R_SEQUENCE]):
-                newest = tail
-        if newest >= 0:
-            return newest
+        if state.engines[engine, c.N_WAITING + lower] > 0:
+            return newest(state, engine, lower, -1)
     return -1

@@ -6,7 +6,7 @@ unspent. So in any window, extra attempts <= budget * arrivals + per_s * seconds
 
 from loadslice.policy import columns as c
 from loadslice.policy.kernel import kernel
-from loadslice.policy.tables import State, Tables
+from loadslice.policy.layout import State, Tables
 
 _NS_PER_S = 1_000_000_000
 

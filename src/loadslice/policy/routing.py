@@ -3,81 +3,41 @@
 Order of the questions, as a request meets them:
 
 1. Which engines may serve it (up, breaker, shape bucket, rows, precision floor)?
-2. Which of them is preferred (static order, first rule that holds, least expected completion)?
+2. Which of them is preferred (`preference`)?
 3. Is it overflow there? Exactly the configured share of overflow goes to the backup, while that has spare quota.
-4. Can it still meet its deadline, there and at the stages ahead? If not, it is hopeless and refused at once; but for
-   one at a time that tries an idle engine whose estimate is old.
-5. Is there room? Otherwise it displaces the newest of a lower class, or is refused with a hint.
+4. Can it still meet its deadline, there and at the stages ahead (`deadlines`)? If not, it is hopeless and refused at
+   once; but for one at a time that tries an idle engine whose estimate is old.
+5. Is there room? Otherwise it displaces the newest of a lower class, or of a tenant that holds more than its share of
+   the places, or is refused with a hint; where the stage has a degraded reply, that is the answer to any refusal.
 """
 
 from loadslice.policy import columns as c
-from loadslice.policy.breaker import admits, enter
-from loadslice.policy.ends import finish, leave, mark_dirty, say
+from loadslice.policy.breaker import enter
+from loadslice.policy.deadlines import SHED, ahead_ns, dropped, hint_ns
+from loadslice.policy.ends import leave, mark_dirty, refuse, say
 from loadslice.policy.kernel import kernel
-from loadslice.policy.queues import newest_below, push, unlink
+from loadslice.policy.layout import State, Tables
+from loadslice.policy.live import wait_ns, work_ns
+from loadslice.policy.preference import (
+    CHEAPEST,
+    FASTEST,
+    PREFERRED,
+    RULE,
+    accepts,
+    available,
+    cheapest,
+    fastest,
+    first_in_order,
+    rule_target,
+)
+from loadslice.policy.queues import newest, newest_below, push, unlink
 from loadslice.policy.retries import withdraw
-from loadslice.policy.tables import State, Tables
+from loadslice.policy.shares import greediest
 from loadslice.spec.outcome import Outcome, Reason
 
-FAILED, REJECTED, SHED, EXPIRED = (int(o) for o in (Outcome.FAILED, Outcome.REJECTED, Outcome.SHED, Outcome.EXPIRED))
-PREFERRED, FAILOVER, RETRY = int(Reason.PREFERRED), int(Reason.FAILOVER), int(Reason.RETRY)
-INELIGIBLE = int(Reason.INELIGIBLE)
-QUEUE_FULL, DISPLACED, HOPELESS = int(Reason.QUEUE_FULL), int(Reason.DISPLACED), int(Reason.HOPELESS)
-ENGINE_DOWN, DEADLINE = int(Reason.ENGINE_DOWN), int(Reason.DEADLINE)
-
-HINT_FLOOR_NS = 50_000_000
-"""A client told to come back sooner than 50 ms would rather wait; the hint of an unknown drain rate is this too."""
-
-
-@kernel
-def accepts(tables: Tables, state: State, request: int, engine: int) -> bool:
-    """Whether an engine, were it up, may serve the request at its stage."""
-    row = state.requests[request]
-    stage = row[c.R_STAGE]
-    pair = tables.pairs[stage, engine]
-    return bool(
-        tables.eligible[stage, engine, row[c.R_BUCKET]] == 1
-        and row[c.R_ITEMS] <= pair[c.P_MAX_ITEMS]
-        and row[c.R_PRECISION] <= pair[c.P_PRECISION]
-    )
-
-
-@kernel
-def available(tables: Tables, state: State, request: int, engine: int) -> bool:
-    """Whether an engine may serve the request now."""
-    return bool(
-        state.engines[engine, c.N_UP] == 1
-        and admits(state, state.requests[request, c.R_STAGE], engine)
-        and accepts(tables, state, request, engine)
-    )
-
-
-@kernel
-def service_ns(tables: Tables, state: State, stage: int, engine: int, bucket: int, rows: int) -> int:
-    """Live estimate of a batch's service time: the table's curve at the speed the engine shows now.
-
-    Without a table it is the mean of what was seen; 0 as long as nothing was.
-    """
-    expected = tables.base_ns[stage, engine, bucket] + rows * tables.row_ns[stage, engine, bucket]
-    if expected == 0:
-        return int(state.learned_ns[stage, engine])
-    return int(expected * state.engines[engine, c.N_SCALE_PPM] // c.PPM)
-
-
-@kernel
-def wait_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
-    """Expected wait of a newcomer on an engine: queued work, and what is left of running batches, over its slots."""
-    first = tables.engines[engine, c.E_FIRST_SLOT]
-    width = tables.engines[engine, c.E_MAX_INFLIGHT]
-    if state.engines[engine, c.N_INFLIGHT] < width and state.engines[engine, c.N_QUEUED] == 0:
-        return 0
-    left = state.engines[engine, c.N_BACKLOG_NS] * 1
-    for slot in range(first, first + width):
-        if state.batches[slot, c.B_BUSY] == 1:
-            remaining = state.batches[slot, c.B_STARTED_NS] + state.batches[slot, c.B_EXPECTED_NS] - now_ns
-            if remaining > 0:
-                left += remaining
-    return int(left // width)
+FAILED, REJECTED = int(Outcome.FAILED), int(Outcome.REJECTED)
+FAILOVER, RETRY, INELIGIBLE = int(Reason.FAILOVER), int(Reason.RETRY), int(Reason.INELIGIBLE)
+QUEUE_FULL, DISPLACED, ENGINE_DOWN = int(Reason.QUEUE_FULL), int(Reason.DISPLACED), int(Reason.ENGINE_DOWN)
 
 
 @kernel
@@ -110,58 +70,6 @@ def has_spare(now_ns: int, tables: Tables, state: State, request: int, engine: i
 
 
 @kernel
-def rule_target(tables: Tables, state: State, request: int) -> int:
-    """Engine named by the first rule of the request's stage that holds; -1 when none does."""
-    row = state.requests[request]
-    for index in range(tables.rules.shape[0]):
-        rule = tables.rules[index]
-        if (
-            rule[c.U_STAGE] == row[c.R_STAGE]
-            and rule[c.U_ITEMS_MIN] <= row[c.R_ITEMS] <= rule[c.U_ITEMS_MAX]
-            and rule[c.U_TOKENS_MIN] <= row[c.R_TOKENS] <= rule[c.U_TOKENS_MAX]
-            and (rule[c.U_CLASSES] >> row[c.R_CLASS]) & 1 == 1
-            and (rule[c.U_SOURCE] == c.ANY or rule[c.U_SOURCE] == row[c.R_SOURCE])
-            and (rule[c.U_BUCKET] == c.ANY or rule[c.U_BUCKET] == row[c.R_BUCKET])
-        ):
-            return int(rule[c.U_TO])
-    return -1
-
-
-@kernel
-def preferred(now_ns: int, tables: Tables, state: State, request: int) -> int:
-    """The engine a request would rather have.
-
-    Returns:
-        An engine that is up and accepts it; -1 when none does.
-    """
-    row = state.requests[request]
-    stage = row[c.R_STAGE]
-    how = tables.stages[stage, c.S_PREFER]
-    if how == c.PREFER_RULES:
-        target = rule_target(tables, state, request)
-        if target >= 0 and available(tables, state, request, target):
-            return target
-    best = -1
-    best_ns = c.FOREVER
-    for order in range(tables.preference.shape[1]):
-        engine = tables.preference[stage, order]
-        if engine < 0:
-            break
-        if not available(tables, state, request, engine):
-            continue
-        if how != c.PREFER_FASTEST:
-            return int(engine)
-        ready_ns = wait_ns(now_ns, tables, state, engine) + service_ns(
-            tables, state, stage, engine, row[c.R_BUCKET], row[c.R_ITEMS]
-        )
-        # Strictly less: equal engines are taken in the order of the file.
-        if ready_ns < best_ns:
-            best = engine
-            best_ns = ready_ns
-    return int(best)
-
-
-@kernel
 def backup(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> int:
     """Where this piece of overflow goes instead of ``engine``; -1: it stays.
 
@@ -186,92 +94,14 @@ def backup(now_ns: int, tables: Tables, state: State, request: int, engine: int)
 
 
 @kernel
-def hint_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
-    """When to come back: how long the engine needs to drain what it has. Finite, and falls as the backlog falls."""
-    return max(HINT_FLOOR_NS, wait_ns(now_ns, tables, state, engine))
-
-
-TRIAL_NS = 1_000_000_000
-"""An idle engine whose last batch ended this long ago, or one expected service ago, may be tried all the same."""
-
-
-@kernel
-def ahead_ns(now_ns: int, tables: Tables, state: State, stage: int) -> int:
-    """What the stages after one are expected to take: their batches as seen, and the longest of their waits.
-
-    Waits are not added up: an engine serves first what arrived first, so that a request waits for its elders once.
-    """
-    service = 0
-    longest_wait = 0
-    for later in range(stage + 1, tables.stages.shape[0]):
-        quickest = c.FOREVER
-        shortest_wait = c.FOREVER
-        for order in range(tables.preference.shape[1]):
-            engine = tables.preference[later, order]
-            if engine < 0:
-                break
-            if state.engines[engine, c.N_UP] == 1:
-                quickest = min(quickest, state.learned_ns[later, engine])
-                shortest_wait = min(shortest_wait, wait_ns(now_ns, tables, state, engine))
-        if quickest < c.FOREVER:
-            service += quickest
-            longest_wait = max(longest_wait, shortest_wait)
-    return int(service + longest_wait)
-
-
-@kernel
-def may_be_tried(now_ns: int, state: State, engine: int, needed_ns: int) -> bool:
-    """Whether an engine is idle and its estimate old, so that one request may show what it is worth now.
-
-    Estimates learn from batches alone. After one slow spell they would otherwise refuse every deadline, and with it
-    every batch that could teach them better.
-    """
-    counts = state.engines[engine]
-    return bool(
-        counts[c.N_INFLIGHT] == 0
-        and counts[c.N_QUEUED] == 0
-        and now_ns - counts[c.N_DONE_NS] >= min(needed_ns, TRIAL_NS)
-    )
-
-
-@kernel
-def dropped(now_ns: int, tables: Tables, state: State, request: int, engine: int, wait: int, ahead: int) -> bool:
-    """End a request that cannot meet its deadline: expired already, or hopeless by what is expected of it.
-
-    Args:
-        now_ns: Time since the run began.
-        tables: What never changes.
-        state: Changed.
-        request: Stands in no queue.
-        engine: Where it would be served.
-        wait: Expected wait there.
-        ahead: Expected time at later stages.
-
-    Returns:
-        Whether it was ended.
-    """
-    row = state.requests[request]
-    if row[c.R_DEADLINE_NS] <= now_ns:
-        finish(state, request, EXPIRED, DEADLINE, 0)
-        return True
-    needed_ns = service_ns(tables, state, row[c.R_STAGE], engine, row[c.R_BUCKET], row[c.R_ITEMS])
-    if now_ns + wait + needed_ns + ahead <= row[c.R_DEADLINE_NS]:
-        return False
-    if may_be_tried(now_ns, state, engine, needed_ns):
-        state.engines[engine, c.N_TRIAL] = 1
-        return False
-    finish(state, request, SHED, HOPELESS, hint_ns(now_ns, tables, state, engine))
-    return True
-
-
-@kernel
 def settle(now_ns: int, tables: Tables, state: State, request: int, engine: int, reason: int) -> None:
     """Queue a request on an engine that has room for it."""
     row = state.requests[request]
-    row[c.R_ESTIMATE_NS] = service_ns(tables, state, row[c.R_STAGE], engine, row[c.R_BUCKET], row[c.R_ITEMS])
+    row[c.R_WORK_NS] = work_ns(tables, state, row[c.R_STAGE], engine, row[c.R_BUCKET], row[c.R_ITEMS])
     enter(now_ns, tables, state, request, engine)
     push(now_ns, tables, state, request, engine)
     say(state, c.PLACED, row[c.R_TAG], row[c.R_STAGE], engine, reason, request)
+    state.placed[row[c.R_STAGE], engine, reason] += 1
     if reason == FAILOVER:
         state.engines[engine, c.N_FAILOVER_IN] += 1
     mark_dirty(state, engine)
@@ -296,6 +126,17 @@ def start_clock(now_ns: int, tables: Tables, state: State, request: int) -> None
 
 
 @kernel
+def victim_of(tables: Tables, state: State, request: int, engine: int) -> int:
+    """Who makes room on a full engine for a newcomer: the newest below its class, else of a greedier tenant; or -1."""
+    row = state.requests[request]
+    victim = newest_below(state, engine, row[c.R_CLASS])
+    if victim >= 0:
+        return victim
+    tenant = greediest(tables, state, engine, row[c.R_CLASS], row[c.R_TENANT])
+    return newest(state, engine, row[c.R_CLASS], tenant) if tenant >= 0 else -1
+
+
+@kernel
 def place(now_ns: int, tables: Tables, state: State, request: int, admitted: int) -> None:
     """Answer the five questions for a request that stands at a stage and in no queue.
 
@@ -307,28 +148,43 @@ def place(now_ns: int, tables: Tables, state: State, request: int, admitted: int
         admitted: 0 at the door, where no room is a refusal; 1 inside, where it drops what was admitted.
     """
     row = state.requests[request]
-    engine = preferred(now_ns, tables, state, request)
-    if engine < 0:
-        finish(state, request, FAILED, no_engine_reason(tables, state, request), 0)
-        return
+    stage = row[c.R_STAGE]
+    how = tables.stages[stage, c.S_PREFER]
+    engine = -1
     reason = PREFERRED
+    ahead = ahead_ns(now_ns, tables, state, stage) if row[c.R_DEADLINE_NS] < c.FOREVER else 0
+    if how == c.PREFER_FASTEST:
+        engine = fastest(now_ns, tables, state, request)
+        reason = FASTEST
+    elif how == c.PREFER_CHEAPEST:
+        engine = cheapest(now_ns, tables, state, request, ahead)
+        reason = CHEAPEST
+    else:
+        if how == c.PREFER_RULES:
+            engine = rule_target(tables, state, request)
+            reason = RULE
+        if engine < 0 or not available(tables, state, request, engine):
+            engine = first_in_order(tables, state, request)
+            reason = PREFERRED
+    if engine < 0:
+        refuse(tables, state, request, FAILED, no_engine_reason(tables, state, request), 0)
+        return
     if is_overflow(now_ns, tables, state, engine):
         target = backup(now_ns, tables, state, request, engine)
         if target >= 0:
             engine = target
             reason = FAILOVER
     if row[c.R_DEADLINE_NS] < c.FOREVER:
-        wait = wait_ns(now_ns, tables, state, engine)
-        if dropped(now_ns, tables, state, request, engine, wait, ahead_ns(now_ns, tables, state, row[c.R_STAGE])):
+        if dropped(now_ns, tables, state, request, engine, wait_ns(now_ns, tables, state, engine), ahead):
             return
     if not has_room(tables, state, engine):
-        victim = newest_below(state, engine, row[c.R_CLASS])
+        victim = victim_of(tables, state, request, engine)
         hint = hint_ns(now_ns, tables, state, engine)
         if victim < 0:
-            finish(state, request, SHED if admitted == 1 else REJECTED, QUEUE_FULL, hint)
+            refuse(tables, state, request, SHED if admitted == 1 else REJECTED, QUEUE_FULL, hint)
             return
         unlink(tables, state, victim)
-        finish(state, victim, SHED, DISPLACED, hint)
+        refuse(tables, state, victim, SHED, DISPLACED, hint)
     settle(now_ns, tables, state, request, engine, reason)
 
 

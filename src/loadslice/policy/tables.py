@@ -1,76 +1,18 @@
 """Lowers a pipeline and a latency table to arrays, once, for both shells; and makes the state they are decided on."""
 
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
 from loadslice.policy import columns as c
-from loadslice.policy.estimate import ServiceCurve, service_curves
+from loadslice.policy.estimate import ServiceCurve, row_prices, service_curves
+from loadslice.policy.layout import Int64s as Int64s
+from loadslice.policy.layout import State as State
+from loadslice.policy.layout import Tables as Tables
 from loadslice.spec.latency import LatencyTable
-from loadslice.spec.pipeline import CLASSES, PRECISIONS, Breaker, Pipeline, Stage, bounds
-
-Int64s = NDArray[np.int64]
+from loadslice.spec.outcome import Reason
+from loadslice.spec.pipeline import CLASSES, LEAST_SHARE, PRECISIONS, Breaker, Pipeline, Stage, bounds
 
 _NS_PER_MS = 1_000_000
-
-
-class Tables(NamedTuple):
-    """What a run never changes. S stages, E engines, L lanes, B buckets (the last: "fits none")."""
-
-    run: Int64s
-    """[RUN_SETTINGS]"""
-    engines: Int64s
-    """[E, ENGINE_SETTINGS]"""
-    stages: Int64s
-    """[S, STAGE_SETTINGS]"""
-    breakers: Int64s
-    """[S, BREAKER_SETTINGS] window 0: the stage has none"""
-    pairs: Int64s
-    """[S, E, PAIR_SETTINGS]"""
-    preference: Int64s
-    """[S, E] engine indices in preference order, then -1"""
-    eligible: Int64s
-    """[S, E, B] 1 where the engine takes the bucket"""
-    rules: Int64s
-    """[rules, RULE_SETTINGS] in file order"""
-    base_ns: Int64s
-    """[S, E, B] expected service time of a batch, before rows are counted; 0: unknown"""
-    row_ns: Int64s
-    """[S, E, B] expected service time per row"""
-
-
-class State(NamedTuple):
-    """What decisions change. Fixed size; full means a named refusal."""
-
-    requests: Int64s
-    """[max_requests, REQUEST_COLUMNS]"""
-    lanes: Int64s
-    """[E, CLASSES, L, LANE_COLUMNS]"""
-    lane_rows: Int64s
-    """[E, L] rows waiting in a lane, over all classes"""
-    engines: Int64s
-    """[E, ENGINE_COLUMNS]"""
-    batches: Int64s
-    """[slots, BATCH_COLUMNS]"""
-    members: Int64s
-    """[slots, largest batch, MEMBER_COLUMNS]"""
-    stages: Int64s
-    """[S, STAGE_COLUMNS]"""
-    breakers: Int64s
-    """[S, E, BREAKER_COLUMNS]"""
-    calls: Int64s
-    """[S, E, largest window] what each remembered call was"""
-    floors: Int64s
-    """[E, CLASSES] credit of a waiting class towards its floor, ppm of a dispatch"""
-    learned_ns: Int64s
-    """[S, E] mean time of a batch as seen; 0: none was"""
-    counters: Int64s
-    """[COUNTERS]"""
-    dirty: Int64s
-    """[E] engines to look at before the event ends"""
-    effects: Int64s
-    """[capacity, EFFECT_COLUMNS]; the first counters[C_EFFECTS] rows are this event's"""
+_BYTES_PER_MB = 1_000_000
 
 
 def lower(pipeline: Pipeline, latency: LatencyTable | None = None, sources: tuple[str, ...] = ()) -> Tables:
@@ -86,31 +28,18 @@ def lower(pipeline: Pipeline, latency: LatencyTable | None = None, sources: tupl
     """
     engine_names = list(pipeline.engines)
     stage_count, engine_count = len(pipeline.stages), len(engine_names)
-    bucket_count = max(len(stage.buckets) for stage in pipeline.stages) + 1
-    engines = np.zeros((engine_count, c.ENGINE_SETTINGS), np.int64)
-    first_slot = 0
-    for index, engine in enumerate(pipeline.engines.values()):
-        queue = engine.queue
-        engines[index] = (
-            engine.max_inflight,
-            queue.limit,
-            c.FOREVER if queue.overflow_at is None else queue.overflow_at,
-            c.FOREVER if queue.wait_limit_ms is None else round(queue.wait_limit_ms * _NS_PER_MS),
-            first_slot,
-        )
-        first_slot += engine.max_inflight
-
+    lane_counts = [(len(stage.buckets) + 1) * versions(stage) for stage in pipeline.stages]
+    shape = (stage_count, engine_count, max(lane_counts))
     stages = np.zeros((stage_count, c.STAGE_SETTINGS), np.int64)
     breakers = np.zeros((stage_count, c.BREAKER_SETTINGS), np.int64)
     pairs = np.zeros((stage_count, engine_count, c.PAIR_SETTINGS), np.int64)
     preference = np.full((stage_count, engine_count), -1, np.int64)
-    eligible = np.zeros((stage_count, engine_count, bucket_count), np.int64)
-    base_ns = np.zeros((stage_count, engine_count, bucket_count), np.int64)
-    row_ns = np.zeros((stage_count, engine_count, bucket_count), np.int64)
+    eligible, base_ns, row_ns = (np.zeros(shape, np.int64) for _ in range(3))
+    price = np.zeros(shape, np.int64)
     curves = service_curves(pipeline, latency) if latency is not None else {}
     first_lane = 0
     for s, stage in enumerate(pipeline.stages):
-        lanes = len(stage.buckets) + 1
+        lanes = lane_counts[s]
         stages[s] = _stage_row(stage, engine_names, first_lane, lanes)
         breakers[s] = _breaker_row(stage.breaker)
         first_lane += lanes
@@ -118,13 +47,14 @@ def lower(pipeline: Pipeline, latency: LatencyTable | None = None, sources: tupl
             e = engine_names.index(name)
             preference[s, order] = e
             pairs[s, e] = _pair_row(stage, name, pipeline)
-            eligible[s, e, :lanes] = _eligible(stage, name)
-            for bucket in range(lanes):
-                curve = curves.get((s, e, bucket), ServiceCurve(0, 0))
-                base_ns[s, e, bucket], row_ns[s, e, bucket] = curve.base_ns, curve.row_ns
+            eligible[s, e, :lanes] = _eligible(stage, name) * versions(stage)
+            for lane in range(lanes):
+                curve = curves.get((s, e, lane), ServiceCurve(0, 0))
+                base_ns[s, e, lane], row_ns[s, e, lane] = curve.base_ns, curve.row_ns
+            price[s, e, :lanes] = row_prices(pipeline, stage, name, base_ns[s, e, :lanes], row_ns[s, e, :lanes])
     return Tables(
         run=_run_row(pipeline),
-        engines=engines,
+        engines=_engine_rows(pipeline),
         stages=stages,
         breakers=breakers,
         pairs=pairs,
@@ -133,7 +63,45 @@ def lower(pipeline: Pipeline, latency: LatencyTable | None = None, sources: tupl
         rules=_rules(pipeline, sources),
         base_ns=base_ns,
         row_ns=row_ns,
+        price=price,
+        tenants=_tenant_shares(pipeline),
+        steps=np.array([0, *(round(step * c.PPM) for step in pipeline.rollout.steps)], np.int64),
+        lane_stage=np.repeat(np.arange(stage_count), lane_counts),
     )
+
+
+def versions(stage: Stage) -> int:
+    """How many versions of a stage there are side by side: 1, or 2 with a canary."""
+    return 1 if stage.canary is None else 2
+
+
+def tenant_names(pipeline: Pipeline) -> tuple[str, ...]:
+    """Tenants with a guarantee; a request's tenant is 1 + its place here, 0 for whoever has none."""
+    return tuple(pipeline.tenants)
+
+
+def _tenant_shares(pipeline: Pipeline) -> Int64s:
+    named = [tenant.share for tenant in pipeline.tenants.values()]
+    shares = [max(LEAST_SHARE, 1.0 - sum(named)), *named]
+    return np.array([round(share * c.PPM) for share in shares], np.int64)
+
+
+def _engine_rows(pipeline: Pipeline) -> Int64s:
+    rows = np.zeros((len(pipeline.engines), c.ENGINE_SETTINGS), np.int64)
+    first_slot = 0
+    for index, (name, engine) in enumerate(pipeline.engines.items()):
+        queue = engine.queue
+        rows[index] = (
+            engine.max_inflight,
+            queue.limit,
+            c.FOREVER if queue.overflow_at is None else queue.overflow_at,
+            c.FOREVER if queue.wait_limit_ms is None else round(queue.wait_limit_ms * _NS_PER_MS),
+            first_slot,
+            c.FOREVER if engine.memory_mb is None else round(engine.memory_mb * _BYTES_PER_MB),
+            int(any(name in stage.share for stage in pipeline.stages)),
+        )
+        first_slot += engine.max_inflight
+    return rows
 
 
 def _run_row(pipeline: Pipeline) -> Int64s:
@@ -146,7 +114,10 @@ def _run_row(pipeline: Pipeline) -> Int64s:
     for priority, name in enumerate(CLASSES):
         limits = pipeline.classes.get(name)
         row[c.W_FLOOR_PPM + priority] = 0 if limits is None else round(limits.floor * c.PPM)
+        row[c.W_OFFLINE_CLASSES] |= int(limits is not None and limits.offline) << priority
     row[c.W_HAS_FLOORS] = int(row[c.W_FLOOR_PPM :].any())
+    has_canary = any(stage.canary is not None for stage in pipeline.stages)
+    row[c.W_FIRST_STEP] = pipeline.rollout.at if has_canary else 0
     return row
 
 
@@ -171,25 +142,51 @@ def _stage_row(stage: Stage, engine_names: list[str], first_lane: int, lanes: in
     classes = CLASSES if failover is None or failover.classes is None else failover.classes
     return (
         c.FOREVER if stage.timeout_ms is None else round(stage.timeout_ms * _NS_PER_MS),
-        {"static": c.PREFER_STATIC, "fastest": c.PREFER_FASTEST, "rules": c.PREFER_RULES}[stage.prefer],
+        _PREFERENCES[stage.prefer],
         -1 if failover is None else engine_names.index(failover.to),
         0 if failover is None else round(failover.share * c.PPM),
         sum(1 << CLASSES.index(name) for name in classes),
         first_lane,
         lanes,
+        len(stage.buckets) + 1,
+        int(stage.degraded is not None),
     )
+
+
+_PREFERENCES = {
+    "static": c.PREFER_STATIC,
+    "fastest": c.PREFER_FASTEST,
+    "cheapest": c.PREFER_CHEAPEST,
+    "rules": c.PREFER_RULES,
+}
 
 
 def _pair_row(stage: Stage, engine_name: str, pipeline: Pipeline) -> tuple[int, ...]:
     batch = stage.batch.get(engine_name)
     accept = stage.accept.get(engine_name)
     precision = (accept.precision if accept else None) or pipeline.engines[engine_name].precision
+    pads = [] if batch is None else batch.pad_to
     return (
         1 if batch is None else batch.size,
         0 if batch is None else round(batch.window_ms * _NS_PER_MS),
         c.FOREVER if accept is None or accept.max_items is None else accept.max_items,
         PRECISIONS.index(precision),
+        _stage_share_ppm(pipeline, stage, engine_name),
+        round((stage.memory_mb or 0.0) * _BYTES_PER_MB),
+        round((stage.load_ms or 0.0) * _NS_PER_MS),
+        *pads,
+        *[0] * (c.PADS_MAX - len(pads)),
     )
+
+
+def _stage_share_ppm(pipeline: Pipeline, stage: Stage, engine_name: str) -> int:
+    """A stage's guaranteed share of an engine, or its part of what the guarantees leave."""
+    if engine_name in stage.share:
+        return round(stage.share[engine_name] * c.PPM)
+    here = [other for other in pipeline.stages if engine_name in other.engine_names]
+    left = 1.0 - sum(other.share.get(engine_name, 0.0) for other in here)
+    without = sum(engine_name not in other.share for other in here)
+    return max(1, round(max(LEAST_SHARE, left) / without * c.PPM))
 
 
 def _eligible(stage: Stage, engine_name: str) -> list[int]:
@@ -225,9 +222,8 @@ def rule_sources(pipeline: Pipeline) -> tuple[str, ...]:
 
 def fresh(tables: Tables, max_requests: int) -> State:
     """An idle state: every engine up, every row free."""
-    engine_count = len(tables.engines)
-    stage_count = len(tables.stages)
-    lanes = int(tables.stages[-1, c.S_FIRST_LANE] + tables.stages[-1, c.S_LANES])
+    engine_count, stage_count = len(tables.engines), len(tables.stages)
+    lanes, tenants = len(tables.lane_stage), len(tables.tenants)
     slots = int(tables.engines[:, c.E_MAX_INFLIGHT].sum())
     largest = int(min(max_requests, tables.pairs[:, :, c.P_BATCH_SIZE].max()))
 
@@ -235,27 +231,27 @@ def fresh(tables: Tables, max_requests: int) -> State:
     requests[:, c.R_NEXT] = np.arange(1, max_requests + 1)
     requests[-1, c.R_NEXT] = -1
     requests[:, c.R_PREVIOUS] = -1
-    lane_table = np.zeros((engine_count, c.CLASSES, lanes, c.LANE_COLUMNS), np.int64)
+    lane_table = np.zeros((engine_count, c.CLASSES, lanes, tenants, c.LANE_COLUMNS), np.int64)
     lane_table[..., c.L_HEAD] = lane_table[..., c.L_TAIL] = -1
     engines = np.zeros((engine_count, c.ENGINE_COLUMNS), np.int64)
     engines[:, c.N_UP] = 1
-    engines[:, [c.N_QUEUE_EXPIRY_NS, c.N_WAKE_NS, c.N_BREAKER_NS]] = c.FOREVER
-    engines[:, c.N_SCALE_PPM] = c.PPM
+    engines[:, [c.N_QUEUE_EXPIRY_NS, c.N_BREAKER_NS]] = c.FOREVER
+    engines[tables.engines[:, c.E_MAX_INFLIGHT] > 1, c.N_END_NS] = c.MANY_SLOTS
     engines[:, c.N_DONE_NS] = -c.LONG_AGO_NS
     batches = np.zeros((slots, c.BATCH_COLUMNS), np.int64)
     batches[:, c.B_EXPIRY_NS] = c.FOREVER
-    for e in range(engine_count):
-        first = tables.engines[e, c.E_FIRST_SLOT]
-        batches[first : first + tables.engines[e, c.E_MAX_INFLIGHT], c.B_ENGINE] = e
+    batches[:, c.B_ENGINE] = np.repeat(np.arange(engine_count), tables.engines[:, c.E_MAX_INFLIGHT])
     breakers = np.zeros((stage_count, engine_count, c.BREAKER_COLUMNS), np.int64)
     breakers[..., c.X_UNTIL_NS] = c.FOREVER
     breakers[..., c.X_PERMITS] = tables.breakers[:, c.K_PERMITS, None]
     counters = np.zeros(c.COUNTERS, np.int64)
     counters[c.C_NEXT_TIMER_NS] = c.FOREVER
     counters[c.C_BUDGET_PPM] = tables.run[c.W_RETRY_RESERVE_PPM]
+    counters[c.C_STEP] = tables.run[c.W_FIRST_STEP]
     # One event can end every request once, place each of the largest batch once or every queued one anew when an
     # engine goes down, and fill every slot.
     effects = np.zeros((2 * max_requests + slots + largest + 8, c.EFFECT_COLUMNS), np.int64)
+    leaves = 1 << (engine_count - 1).bit_length()
     return State(
         requests=requests,
         lanes=lane_table,
@@ -267,8 +263,37 @@ def fresh(tables: Tables, max_requests: int) -> State:
         breakers=breakers,
         calls=np.zeros((stage_count, engine_count, max(1, int(tables.breakers[:, c.K_WINDOW].max()))), np.int64),
         floors=np.zeros((engine_count, c.CLASSES), np.int64),
+        choice=np.full(c.CLASSES, -1, np.int64),
         learned_ns=np.zeros((stage_count, engine_count), np.int64),
+        scale_ppm=np.full((stage_count, engine_count), c.PPM, np.int64),
+        live=_first_estimates(tables),
+        admission=np.zeros((stage_count, engine_count), np.int64),
+        tenant_flows=np.zeros((engine_count, c.CLASSES, tenants + 1, c.FLOW_COLUMNS), np.int64),
+        stage_flows=np.zeros((engine_count, c.CLASSES, stage_count + 1, c.FLOW_COLUMNS), np.int64),
+        resident=_first_residents(tables),
+        placed=np.zeros((stage_count, engine_count, len(Reason)), np.int64),
+        closed=np.zeros((stage_count, engine_count, c.CLOSINGS), np.int64),
+        timers=np.full(2 * leaves, c.FOREVER, np.int64),
         counters=counters,
         dirty=np.zeros(engine_count, np.int64),
         effects=effects,
     )
+
+
+def _first_estimates(tables: Tables) -> Int64s:
+    """Before anything was seen, the table is all there is."""
+    base_ns = np.where(tables.eligible == 1, tables.base_ns, c.BLOCKED_NS)
+    return np.ascontiguousarray(np.stack([base_ns, tables.row_ns], axis=-1).swapaxes(1, 2))
+
+
+def _first_residents(tables: Tables) -> Int64s:
+    """Models are loaded in the order of the file while they fit."""
+    resident = np.full((len(tables.engines), len(tables.stages)), -1, np.int64)
+    for engine in range(len(tables.engines)):
+        free_bytes = int(tables.engines[engine, c.E_MEMORY_BYTES])
+        for stage in range(len(tables.stages)):
+            needed_bytes = int(tables.pairs[stage, engine, c.P_MEMORY_BYTES])
+            if engine in tables.preference[stage] and needed_bytes <= free_bytes:
+                resident[engine, stage] = 0
+                free_bytes -= needed_bytes
+    return resident

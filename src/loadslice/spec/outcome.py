@@ -42,6 +42,14 @@ class Reason(IntEnum):
     """Placed again on the engine that failed it, no other having spare quota."""
     RETRY_BUDGET = 16
     """A client's repeated attempt that the retry budget does not cover."""
+    RULE = 17
+    """Placed where the first rule that holds says."""
+    FASTEST = 18
+    """Placed where it is expected to end first."""
+    CHEAPEST = 19
+    """Placed where it costs least among the engines expected to meet its deadline."""
+    DEGRADED = 20
+    """Completed with the stage's degraded reply instead of being refused."""
 
 
 REASONS = tuple(reason.name.lower() for reason in Reason)

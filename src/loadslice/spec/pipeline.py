@@ -20,6 +20,11 @@ CLASSES: tuple[ClassName, ...] = ("critical_plus", "critical", "sheddable_plus",
 PRECISIONS = ("int4", "int8", "bf16", "fp16", "fp32")
 """Lowest first: a request's floor admits this precision and everything after it."""
 
+PADS_MAX = 8
+"""Row counts that one engine may be built for at one stage."""
+
+TENANTS_MAX = 1000
+
 Precision = Literal["int4", "int8", "bf16", "fp16", "fp32"]
 
 
@@ -49,6 +54,11 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     active_w: float | None = None
     """Power while a batch runs, watts; ``None``: energy is unknown."""
     idle_w: float | None = None
+    cost_per_hour: float | None = None
+    """Money per hour that the engine is there, in the pipeline's currency; ``None``: unknown."""
+    memory_mb: float | None = None
+    """Room for models, MB of 10**6 bytes; where the stages' models need more, they are loaded and dropped by turns.
+    ``None``: they all fit."""
 
 
 class Accept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -68,6 +78,8 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Rows at most. A single request of more rows runs alone."""
     window_ms: float = 0.0
     """How long the oldest may wait for company while the engine is free."""
+    pad_to: list[int] = []
+    """Row counts that the engine has been built for, ascending: a batch is padded to the first that holds it."""
 
 
 class Failover(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -134,6 +146,14 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     to: str
 
 
+class Canary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A stage in the new version: exactly one of the three, as in the stage itself."""
+
+    python: str | None = None
+    model: str | None = None
+    variant: str | None = None
+
+
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One step of the pipeline: a model, or a Python function."""
 
@@ -147,7 +167,9 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     engine: str | None = None
     engines: list[str] | None = None
     """Preference order."""
-    prefer: Literal["static", "fastest", "rules"] = "static"
+    prefer: Literal["static", "fastest", "cheapest", "rules"] = "static"
+    """static: the order of the file. fastest: least expected completion. cheapest: least energy or money (the
+    pipeline's ``cheapest``) among the engines expected to meet the deadline. rules: the first that holds."""
     rules: list[Rule] = []
     accept: dict[str, Accept] = {}
     buckets: list[list[int]] = []
@@ -157,6 +179,16 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Longest queueing plus service at this stage."""
     failover: Failover | None = None
     breaker: Breaker | None = None
+    degraded: str | None = None
+    """``module:function`` that answers, from the work as it stood before this stage, what would be refused here."""
+    share: dict[str, float] = {}
+    """Guaranteed share of an engine's time, by engine; lent while unused. Stages without one divide what is left."""
+    canary: Canary | None = None
+    """This stage in the new version; ``None``: the same in both."""
+    memory_mb: float | None = None
+    """What the model takes on an engine with ``memory_mb``."""
+    load_ms: float | None = None
+    """How long loading it takes there."""
     after: str | None = None
     """The stage before this one; default: the one above."""
 
@@ -170,6 +202,11 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """The name this stage's work has in a latency table."""
         return self.variant or self.name
 
+    @property
+    def canary_id(self) -> str:
+        """The same for the new version."""
+        return self.canary.variant if self.canary is not None and self.canary.variant else f"{self.variant_id}@canary"
+
 
 class ClassLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Per-class numbers."""
@@ -178,6 +215,24 @@ class ClassLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Deadline of a request that states none."""
     floor: float = 0.0
     """Share of an engine's dispatches that this class gets while it waits, whatever waits above it."""
+    offline: bool = False
+    """Fills valleys: starts on an engine only while no other class waits there."""
+
+
+class Tenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One tenant's guarantee."""
+
+    share: float
+    """Guaranteed share of every engine's time inside each class; what is unused is lent to the others."""
+
+
+class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a new version gets its traffic: the stages with a ``canary`` are the new version."""
+
+    steps: list[float] = msgspec.field(default_factory=lambda: [0.05, 0.25, 0.5, 1.0])
+    """Shares of requests, ascending; a passed analysis moves one step up, a failed one to nothing."""
+    at: int = 1
+    """Step that a run starts with, 1 the first; 0: no traffic yet."""
 
 
 class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -189,6 +244,13 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     stages: list[Stage]
     classes: dict[ClassName, ClassLimits] = {}
     retry: Retry = Retry()
+    tenants: dict[str, Tenant] = {}
+    """By name, as in ``x-loadslice-tenant``; whoever is not named shares what is left."""
+    rollout: Rollout = Rollout()
+    cheapest: Literal["energy", "money"] = "energy"
+    """What ``prefer: cheapest`` saves."""
+    currency: str | None = None
+    """Of every ``cost_per_hour``."""
     inputs: str | None = None
     """``module:function`` giving example inputs, for profiling and replay."""
     max_requests: int = 1024
@@ -221,6 +283,7 @@ def check(pipeline: Pipeline, path: str) -> Pipeline:
     deadlines = {"deadline_ms": pipeline.deadline_ms}
     deadlines |= {f"classes.{name}.deadline_ms": limits.deadline_ms for name, limits in pipeline.classes.items()}
     _within(f"{path}: ", deadlines, 0.001, 86_400_000)
+    _check_guarantees(pipeline, path)
     floors = {f"classes.{name}.floor": limits.floor for name, limits in pipeline.classes.items()}
     _within(f"{path}: ", floors, 0, 1)
     if sum(floors.values()) > 1:
@@ -237,7 +300,67 @@ def check(pipeline: Pipeline, path: str) -> Pipeline:
         if names.index(stage.name) != index:
             raise InputError(f"{place}.name: '{stage.name}' is already stage {names.index(stage.name)}.")
         _check_stage(stage, pipeline.engines, place)
+        _check_shared(stage, pipeline, place)
     return msgspec.structs.replace(pipeline, stages=_in_order(pipeline.stages, path))
+
+
+LEAST_SHARE = 0.01
+"""What is left to those without a guarantee, so that nobody is locked out."""
+
+
+def _check_guarantees(pipeline: Pipeline, path: str) -> None:
+    shares = {f"tenants.{name}.share": tenant.share for name, tenant in pipeline.tenants.items()}
+    _within(f"{path}: ", shares, 0.0001, 1)
+    if sum(shares.values()) > 1 - LEAST_SHARE:
+        raise InputError(
+            f"{path}: tenants: shares add up to {sum(shares.values()):g}; leave {LEAST_SHARE:g} to those not named."
+        )
+    if len(shares) > TENANTS_MAX:
+        raise InputError(f"{path}: tenants: {len(shares)} are more than {TENANTS_MAX}.")
+    for engine in pipeline.engines:
+        guaranteed = sum(stage.share.get(engine, 0.0) for stage in pipeline.stages)
+        if guaranteed > 1 - LEAST_SHARE and any(
+            engine in stage.engine_names and engine not in stage.share for stage in pipeline.stages
+        ):
+            raise InputError(f"{path}: stages: shares of '{engine}' add up to {guaranteed:g}; nothing is left for others.")
+        if guaranteed > 1 + 1e-9:
+            raise InputError(f"{path}: stages: shares of '{engine}' add up to {guaranteed:g}, more than everything.")
+    steps = pipeline.rollout.steps
+    _within(f"{path}: ", {f"rollout.steps[{number}]": step for number, step in enumerate(steps)}, 0, 1)
+    if sorted(set(steps)) != steps:
+        raise InputError(f"{path}: rollout.steps: {steps} must rise from step to step.")
+    _within(f"{path}: ", {"rollout.at": pipeline.rollout.at}, 0, len(steps))
+
+
+def _check_shared(stage: Stage, pipeline: Pipeline, place: str) -> None:
+    """Shares, memory, canary and prices of one stage."""
+    for name, share in stage.share.items():
+        _known(place, f"share.{name}", name, stage.engine_names)
+        _within(f"{place}.", {f"share.{name}": share}, 0.0001, 1)
+    _within(f"{place}.", {"memory_mb": stage.memory_mb, "load_ms": stage.load_ms}, 0, 10_000_000)
+    if stage.canary is not None:
+        given = [key for key in ("python", "model", "variant") if getattr(stage.canary, key) is not None]
+        if len(given) != 1 or (given == ["python"]) != (stage.python is not None):
+            raise InputError(f"{place}.canary: give one of python, model or variant, of the stage's own kind.")
+    for name in stage.engine_names:
+        engine = pipeline.engines[name]
+        if engine.memory_mb is not None:
+            if stage.memory_mb is None or stage.load_ms is None:
+                raise InputError(f"{place}: engine '{name}' has memory_mb; give the stage memory_mb and load_ms too.")
+            if stage.memory_mb > engine.memory_mb:
+                raise InputError(
+                    f"{place}.memory_mb: {stage.memory_mb:g} does not fit engine '{name}' ({engine.memory_mb:g})."
+                )
+        price = engine.active_w if pipeline.cheapest == "energy" else engine.cost_per_hour
+        if stage.prefer == "cheapest" and price is None:
+            key = "active_w" if pipeline.cheapest == "energy" else "cost_per_hour"
+            raise InputError(f"{place}.prefer: 'cheapest' by {pipeline.cheapest} needs engines.{name}.{key}.")
+    for name, batch in stage.batch.items():
+        pads = batch.pad_to
+        if pads and (sorted(set(pads)) != pads or pads[0] < 1 or pads[-1] != batch.size or len(pads) > PADS_MAX):
+            raise InputError(
+                f"{place}.batch.{name}.pad_to: {pads} must rise, end at the size ({batch.size}) and name at most {PADS_MAX}."
+            )
 
 
 def _within(place: str, values: Mapping[str, float | None], low: float, high: float) -> None:
@@ -254,6 +377,7 @@ def _check_engine(engine: Engine, place: str) -> None:
     _within(f"{place}.", {"queue.limit": queue.limit, "queue.overflow_at": queue.overflow_at}, 0, 1_000_000)
     _within(f"{place}.", {"queue.wait_limit_ms": queue.wait_limit_ms}, 0, 86_400_000)
     _within(f"{place}.", {"active_w": engine.active_w, "idle_w": engine.idle_w}, 0, 1_000_000)
+    _within(f"{place}.", {"cost_per_hour": engine.cost_per_hour, "memory_mb": engine.memory_mb}, 0, 1_000_000_000)
 
 
 def _check_stage(stage: Stage, engines: dict[str, Engine], place: str) -> None:

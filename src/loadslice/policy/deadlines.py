@@ -1,0 +1,96 @@
+"""The hopeless test: whether a request can still meet its deadline, by what is expected now.
+
+Dropping only what has expired does not keep a pipeline out of collapse: survivors start just before their deadline and
+waste the engine. The test is made at the door, between stages and when a batch is filled.
+"""
+
+from loadslice.policy import columns as c
+from loadslice.policy.ends import finish, refuse
+from loadslice.policy.kernel import kernel
+from loadslice.policy.layout import State, Tables
+from loadslice.policy.live import service_ns, wait_ns
+from loadslice.spec.outcome import Outcome, Reason
+
+EXPIRED, SHED = int(Outcome.EXPIRED), int(Outcome.SHED)
+HOPELESS, DEADLINE = int(Reason.HOPELESS), int(Reason.DEADLINE)
+
+HINT_FLOOR_NS = 50_000_000
+"""A client told to come back sooner than 50 ms would rather wait; the hint of an unknown drain rate is this too."""
+
+TRIAL_NS = 1_000_000_000
+"""An idle engine whose last batch ended this long ago, or one expected service ago, may be tried all the same."""
+
+
+@kernel
+def hint_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
+    """When to come back: how long the engine needs to drain what it has. Finite, and falls as the backlog falls."""
+    return max(HINT_FLOOR_NS, wait_ns(now_ns, tables, state, engine))
+
+
+@kernel
+def ahead_ns(now_ns: int, tables: Tables, state: State, stage: int) -> int:
+    """What the stages after one are expected to take: their batches as seen, and the longest of their waits.
+
+    Waits are not added up: an engine serves first what arrived first, so that a request waits for its elders once.
+    """
+    service = 0
+    longest_wait = 0
+    for later in range(stage + 1, tables.stages.shape[0]):
+        quickest = c.FOREVER
+        shortest_wait = c.FOREVER
+        for order in range(tables.preference.shape[1]):
+            engine = tables.preference[later, order]
+            if engine < 0:
+                break
+            if state.engines[engine, c.N_UP] == 1:
+                quickest = min(quickest, state.learned_ns[later, engine])
+                shortest_wait = min(shortest_wait, wait_ns(now_ns, tables, state, engine))
+        if quickest < c.FOREVER:
+            service += quickest
+            longest_wait = max(longest_wait, shortest_wait)
+    return int(service + longest_wait)
+
+
+@kernel
+def may_be_tried(now_ns: int, state: State, engine: int, needed_ns: int) -> bool:
+    """Whether an engine is idle and its estimate old, so that one request may show what it is worth now.
+
+    Estimates learn from batches alone. After one slow spell they would otherwise refuse every deadline, and with it
+    every batch that could teach them better.
+    """
+    counts = state.engines[engine]
+    return bool(
+        counts[c.N_INFLIGHT] == 0
+        and counts[c.N_QUEUED] == 0
+        and now_ns - counts[c.N_DONE_NS] >= min(needed_ns, TRIAL_NS)
+    )
+
+
+@kernel
+def dropped(now_ns: int, tables: Tables, state: State, request: int, engine: int, wait: int, ahead: int) -> bool:
+    """End a request that cannot meet its deadline: expired already, or hopeless by what is expected of it.
+
+    Args:
+        now_ns: Time since the run began.
+        tables: What never changes.
+        state: Changed.
+        request: Stands in no queue.
+        engine: Where it would be served.
+        wait: Expected wait there.
+        ahead: Expected time at later stages.
+
+    Returns:
+        Whether it was ended.
+    """
+    row = state.requests[request]
+    if row[c.R_DEADLINE_NS] <= now_ns:
+        finish(state, request, EXPIRED, DEADLINE, 0)
+        return True
+    needed_ns = service_ns(tables, state, row[c.R_STAGE], engine, row[c.R_BUCKET], row[c.R_ITEMS])
+    if now_ns + wait + needed_ns + ahead <= row[c.R_DEADLINE_NS]:
+        return False
+    if may_be_tried(now_ns, state, engine, needed_ns):
+        state.engines[engine, c.N_TRIAL] = 1
+        return False
+    refuse(tables, state, request, SHED, HOPELESS, hint_ns(now_ns, tables, state, engine))
+    return True

@@ -1,0 +1,101 @@
+"""What is expected now: how long a batch takes, how long a newcomer waits, and how both are learned.
+
+The table's straight line in rows, at the speed that each stage shows on each engine. Where the table says nothing, the
+mean of what was seen, whatever the rows; 0 as long as nothing was, which routes the first request there.
+"""
+
+from loadslice.policy import columns as c
+from loadslice.policy.kernel import kernel
+from loadslice.policy.layout import State, Tables
+
+MEMORY_SHIFT = 3
+"""Estimates move by 1/8 of each new observation: a slow-down of 6x is seen to two thirds after eight batches."""
+
+SCALE_MIN_PPM, SCALE_MAX_PPM = 10_000, 1_000_000_000
+
+
+@kernel
+def padded(tables: Tables, stage: int, engine: int, rows: int) -> int:
+    """Rows that an engine computes for so many: padded to the first count it was built for that holds them."""
+    pair = tables.pairs[stage, engine]
+    if pair[c.P_FIRST_PAD] == 0:
+        return rows
+    for pad in range(c.P_FIRST_PAD, c.P_FIRST_PAD + c.PADS_MAX):
+        if pair[pad] >= rows:
+            return int(pair[pad])
+    return rows
+
+
+@kernel
+def service_ns(tables: Tables, state: State, stage: int, engine: int, lane: int, rows: int) -> int:
+    """Expected service time of a batch of ``rows`` on an engine that takes the lane of the stage."""
+    speed = state.live[stage, lane, engine]
+    return int(speed[c.V_BASE_NS] + padded(tables, stage, engine, rows) * speed[c.V_ROW_NS])
+
+
+@kernel
+def work_ns(tables: Tables, state: State, stage: int, engine: int, lane: int, rows: int) -> int:
+    """What a request adds to an engine's backlog: its rows, and its part of the base of a full batch."""
+    speed = state.live[stage, lane, engine]
+    size = tables.pairs[stage, engine, c.P_BATCH_SIZE]
+    base_ns = speed[c.V_BASE_NS]
+    if rows < size:
+        base_ns = base_ns * rows // size
+    return int(base_ns + rows * speed[c.V_ROW_NS])
+
+
+@kernel
+def wait_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
+    """Expected wait of a newcomer on an engine: queued work, and what is left of running batches, over its slots."""
+    counts = state.engines[engine]
+    if counts[c.N_END_NS] != c.MANY_SLOTS:
+        return int(counts[c.N_BACKLOG_NS] + max(0, counts[c.N_END_NS] - now_ns))
+    first = tables.engines[engine, c.E_FIRST_SLOT]
+    width = tables.engines[engine, c.E_MAX_INFLIGHT]
+    if counts[c.N_INFLIGHT] < width and counts[c.N_QUEUED] == 0:
+        return 0
+    left_ns = counts[c.N_BACKLOG_NS] * 1
+    for slot in range(first, first + width):
+        if state.batches[slot, c.B_BUSY] == 1:
+            left_ns += max(0, state.batches[slot, c.B_STARTED_NS] + state.batches[slot, c.B_EXPECTED_NS] - now_ns)
+    return int(left_ns // width)
+
+
+@kernel
+def learn(now_ns: int, tables: Tables, state: State, slot: int) -> None:
+    """Move the estimates by how long a batch took that ended well; a trial's answer replaces them.
+
+    A failure teaches nothing: it may come at once, or after a long silence. Loading a model is not serving with it.
+    """
+    batch = state.batches[slot]
+    engine = batch[c.B_ENGINE]
+    stage = batch[c.B_STAGE]
+    lane = batch[c.B_BUCKET]
+    counts = state.engines[engine]
+    took_ns = now_ns - batch[c.B_STARTED_NS] - batch[c.B_LOAD_NS]
+    learned = state.learned_ns[stage, engine]
+    afresh = learned == 0 or counts[c.N_TRIAL] == 1
+    state.learned_ns[stage, engine] = took_ns if afresh else learned + ((took_ns - learned) >> MEMORY_SHIFT)
+    expected = tables.base_ns[stage, engine, lane] + batch[c.B_PADDED] * tables.row_ns[stage, engine, lane]
+    if expected > 0:
+        seen = min(max(took_ns * c.PPM // expected, SCALE_MIN_PPM), SCALE_MAX_PPM)
+        scale = state.scale_ppm[stage, engine]
+        state.scale_ppm[stage, engine] = seen if counts[c.N_TRIAL] == 1 else scale + ((seen - scale) >> MEMORY_SHIFT)
+    counts[c.N_TRIAL] = 0
+    for other in range(tables.stages[stage, c.S_LANES]):
+        if tables.eligible[stage, engine, other] == 1:
+            estimate(tables, state, stage, engine, other)
+
+
+@kernel
+def estimate(tables: Tables, state: State, stage: int, engine: int, lane: int) -> None:
+    """Set the live line of a lane from the table and what was learned."""
+    speed = state.live[stage, lane, engine]
+    base_ns = tables.base_ns[stage, engine, lane]
+    row_ns = tables.row_ns[stage, engine, lane]
+    if base_ns + row_ns == 0:
+        speed[c.V_BASE_NS] = state.learned_ns[stage, engine]
+        return
+    scale = state.scale_ppm[stage, engine]
+    speed[c.V_BASE_NS] = base_ns * scale // c.PPM
+    speed[c.V_ROW_NS] = row_ns * scale // c.PPM

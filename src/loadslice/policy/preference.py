@@ -1,0 +1,139 @@
+"""Which engine a request would rather have, among those that may serve it now."""
+
+from loadslice.policy import columns as c
+from loadslice.policy.kernel import kernel
+from loadslice.policy.layout import State, Tables
+from loadslice.policy.live import padded, wait_ns
+from loadslice.policy.residency import load_ns
+from loadslice.spec.outcome import Reason
+
+PREFERRED, RULE = int(Reason.PREFERRED), int(Reason.RULE)
+FASTEST, CHEAPEST = int(Reason.FASTEST), int(Reason.CHEAPEST)
+
+
+@kernel
+def accepts(tables: Tables, state: State, request: int, engine: int) -> bool:
+    """Whether an engine, were it up, may serve the request at its stage."""
+    row = state.requests[request]
+    stage = row[c.R_STAGE]
+    pair = tables.pairs[stage, engine]
+    return bool(
+        tables.eligible[stage, engine, row[c.R_BUCKET]] == 1
+        and row[c.R_ITEMS] <= pair[c.P_MAX_ITEMS]
+        and row[c.R_PRECISION] <= pair[c.P_PRECISION]
+    )
+
+
+@kernel
+def available(tables: Tables, state: State, request: int, engine: int) -> bool:
+    """Whether an engine may serve the request now."""
+    return bool(
+        state.admission[state.requests[request, c.R_STAGE], engine] == 0 and accepts(tables, state, request, engine)
+    )
+
+
+@kernel
+def rule_target(tables: Tables, state: State, request: int) -> int:
+    """Engine named by the first rule of the request's stage that holds; -1 when none does."""
+    row = state.requests[request]
+    lane = row[c.R_BUCKET]
+    buckets = tables.stages[row[c.R_STAGE], c.S_BUCKETS]
+    bucket = lane - buckets if lane >= buckets else lane
+    for index in range(tables.rules.shape[0]):
+        rule = tables.rules[index]
+        if (
+            rule[c.U_STAGE] == row[c.R_STAGE]
+            and rule[c.U_ITEMS_MIN] <= row[c.R_ITEMS] <= rule[c.U_ITEMS_MAX]
+            and rule[c.U_TOKENS_MIN] <= row[c.R_TOKENS] <= rule[c.U_TOKENS_MAX]
+            and (rule[c.U_CLASSES] >> row[c.R_CLASS]) & 1 == 1
+            and (rule[c.U_SOURCE] == c.ANY or rule[c.U_SOURCE] == row[c.R_SOURCE])
+            and (rule[c.U_BUCKET] == c.ANY or rule[c.U_BUCKET] == bucket)
+        ):
+            return int(rule[c.U_TO])
+    return -1
+
+
+@kernel
+def first_in_order(tables: Tables, state: State, request: int) -> int:
+    """The first engine of the file's order that may serve the request now; -1: none may."""
+    stage = state.requests[request, c.R_STAGE]
+    for order in range(tables.preference.shape[1]):
+        engine = tables.preference[stage, order]
+        if engine < 0:
+            break
+        if available(tables, state, request, engine):
+            return int(engine)
+    return -1
+
+
+@kernel
+def fastest(now_ns: int, tables: Tables, state: State, request: int) -> int:
+    """The engine where a request is expected to end first; equal ones in the order of the file; -1: none may serve it.
+
+    This is asked of every engine for every request, so it reads the live line and the engine's row and nothing else;
+    what the line cannot say (rows, precision) is asked of a better candidate only.
+    """
+    row = state.requests[request]
+    stage = row[c.R_STAGE]
+    items = row[c.R_ITEMS]
+    lane = row[c.R_BUCKET]
+    best = -1
+    best_ns = c.BLOCKED_NS
+    for order in range(tables.preference.shape[1]):
+        engine = tables.preference[stage, order]
+        if engine < 0:
+            break
+        counts = state.engines[engine]
+        speed = state.live[stage, lane, engine]
+        ends_ns = state.admission[stage, engine] + counts[c.N_BACKLOG_NS] + speed[c.V_BASE_NS]
+        if counts[c.N_END_NS] > now_ns:
+            ends_ns += counts[c.N_END_NS] - now_ns
+        # What is left out so far only adds to it: the wait for several slots is at most a division less.
+        if counts[c.N_END_NS] == c.MANY_SLOTS:
+            ends_ns += wait_ns(now_ns, tables, state, engine) - counts[c.N_BACKLOG_NS]
+        if ends_ns >= best_ns:
+            continue
+        ends_ns += padded(tables, stage, engine, items) * speed[c.V_ROW_NS] + load_ns(tables, state, engine, stage)
+        if ends_ns < best_ns and accepts(tables, state, request, engine):
+            best = engine
+            best_ns = ends_ns
+    return int(best)
+
+
+@kernel
+def cheapest(now_ns: int, tables: Tables, state: State, request: int, ahead: int) -> int:
+    """The engine that asks least for a request among those expected to meet its deadline; equal ones by completion.
+
+    Args:
+        now_ns: Time since the run began.
+        tables: What never changes.
+        state: Read.
+        request: Stands at a stage and in no queue.
+        ahead: Expected time at later stages.
+
+    Returns:
+        An engine; the fastest where none is expected to meet the deadline; -1: none may serve it.
+    """
+    row = state.requests[request]
+    stage = row[c.R_STAGE]
+    lane = row[c.R_BUCKET]
+    best = -1
+    best_price = c.FOREVER
+    best_ns = c.FOREVER
+    for order in range(tables.preference.shape[1]):
+        engine = tables.preference[stage, order]
+        if engine < 0:
+            break
+        if not available(tables, state, request, engine):
+            continue
+        speed = state.live[stage, lane, engine]
+        ends_ns = wait_ns(now_ns, tables, state, engine) + load_ns(tables, state, engine, stage)
+        ends_ns += speed[c.V_BASE_NS] + padded(tables, stage, engine, row[c.R_ITEMS]) * speed[c.V_ROW_NS]
+        if row[c.R_DEADLINE_NS] < c.FOREVER and now_ns + ends_ns + ahead > row[c.R_DEADLINE_NS]:
+            continue
+        price = tables.price[stage, engine, lane]
+        if price < best_price or (price == best_price and ends_ns < best_ns):
+            best = engine
+            best_price = price
+            best_ns = ends_ns
+    return int(best) if best >= 0 else fastest(now_ns, tables, state, request)
