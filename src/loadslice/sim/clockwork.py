@@ -1,8 +1,8 @@
 """Work in flight and how fast it moves.
 
-Engines of one machine slow each other: a running batch moves at ``1 / contention`` while another slot runs, and all
-share the cores once busy threads outnumber them. Whenever the set of running batches changes, what is left of each is
-carried over to the new speed.
+Engines of one machine slow each other: a running batch moves at ``1 / contention`` in full company and at a speed in
+between in less, and all share the cores once busy threads outnumber them. Whenever the set of running batches changes,
+what is left of each is carried over to its new speed.
 """
 
 from typing import NamedTuple
@@ -68,13 +68,10 @@ def set_speed(now_ns: int, clockwork: Clockwork, slot: int, speed: float) -> Non
 @kernel
 def change_speed(now_ns: int, service: Service, state: State, clockwork: Clockwork) -> None:
     """Set the speed of every running batch by its engine's pace and the present company."""
-    busy = 0
     threads = 0
     for slot in range(clockwork.running.shape[0]):
         if clockwork.running[slot] == 1:
-            sharing = service.threads[state.batches[slot, c.B_ENGINE]]
-            threads += sharing
-            busy += 1 if sharing > 0 else 0
+            threads += service.threads[state.batches[slot, c.B_ENGINE]]
     crowding = max(1.0, (threads + service.background) / service.cores)
     for slot in range(clockwork.running.shape[0]):
         if clockwork.running[slot] == 0:
@@ -84,7 +81,9 @@ def change_speed(now_ns: int, service: Service, state: State, clockwork: Clockwo
         pace = clockwork.pace_ppm[engine]
         speed = c.PPM / pace if pace > 0 else 0.0
         if service.threads[engine] > 0 and service.cores < np.inf:
-            if busy > 1:
-                speed /= service.contention[batch[c.B_STAGE], engine, batch[c.B_BUCKET]]
+            stage = batch[c.B_STAGE]
+            slower = service.contention[stage, engine, batch[c.B_BUCKET]]
+            company = (threads - service.threads[engine]) / service.company[stage, engine]
+            speed /= slower if company >= 1.0 else 1.0 + company * (slower - 1.0)
             speed /= crowding
         set_speed(now_ns, clockwork, slot, speed)

@@ -16,9 +16,8 @@ from loadslice.policy.tables import Int64s, State, Tables
 from loadslice.sim import clients
 from loadslice.sim.clients import Behaviour, Diary
 from loadslice.sim.clockwork import Clockwork, change_speed, set_speed
-from loadslice.sim.draws import uniform
 from loadslice.sim.faults import DOWN, FAULT_AT_NS, FAULT_ENGINE, FAULT_KIND, FAULT_PPM, PACE, UP
-from loadslice.sim.service import HANDOVER, Service, draw_ns, on_grid
+from loadslice.sim.service import Service, slot_ns
 from loadslice.spec.outcome import Outcome
 
 
@@ -101,8 +100,7 @@ def start_batch(
     stage = batch[c.B_STAGE]
     engine = batch[c.B_ENGINE]
     first = state.members[slot, 0, c.M_TAG]
-    took_ns = draw_ns(service, seed, first, stage, engine, batch[c.B_BUCKET], batch[c.B_ROWS])
-    took_ns += on_grid(service.handover_ns, uniform(seed, first, HANDOVER + stage))
+    took_ns = slot_ns(service, seed, now_ns, first, stage, engine, batch[c.B_BUCKET], batch[c.B_ROWS])
     clockwork.running[slot] = 1
     clockwork.left_ns[slot] = took_ns
     clockwork.since_ns[slot] = now_ns

@@ -1,6 +1,5 @@
 """Several runs of one simulation, and the interval in which one more run, or the real one, would lie."""
 
-import itertools
 import math
 from collections.abc import Iterator
 
@@ -8,6 +7,7 @@ import msgspec
 import numpy as np
 
 from loadslice.sim import simulate
+from loadslice.sim.service import of_run
 from loadslice.spec.simulation import Simulation
 
 # Two-sided 95 % points of Student's t by degrees of freedom; beyond the last the normal value is within 2 %.
@@ -26,14 +26,20 @@ def run(prepared: simulate.Prepared, *, seed: int, replicas: int) -> tuple[simul
         replicas: At least 2.
 
     Returns:
-        The first run, and for each figure (``latency_ms.p50``, ...) the interval that holds one more run 19 times of
-        20: mean +- t * s * sqrt(1 + 1/n). It knows what the model draws, not what the model leaves out.
+        A run at the machine's typical speed, and for each figure (``latency_ms.p50``, ...) the interval that holds one
+        more run 19 times of 20: mean +- t * s * sqrt(1 + 1/n). It knows what the model draws, the machine's drift from
+        run to run among it where the profile holds that; not what the model leaves out.
     """
     first = simulate.run(prepared, seed=seed)
-    others = (simulate.run(prepared, seed=seed + number) for number in range(1, replicas))
-    figures = [dict(_figures(simulate.summarise(one))) for one in itertools.chain([first], others)]
+    runs = (simulate.run(in_run(prepared, number), seed=number) for number in range(seed, seed + replicas))
+    figures = [dict(_figures(simulate.summarise(one))) for one in runs]
     known = [name for name in figures[0] if all(name in other for other in figures)]
     return first, {name: interval([other[name] for other in figures]) for name in known}
+
+
+def in_run(prepared: simulate.Prepared, seed: int) -> simulate.Prepared:
+    """The same machine in one of its runs, where the profile knows how far they differ."""
+    return prepared._replace(service=of_run(prepared.service, seed))
 
 
 def interval(values: list[float]) -> Interval:

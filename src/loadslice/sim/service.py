@@ -4,6 +4,11 @@ A distribution per (stage, engine, bucket, rows) is a quantile function on a fix
 parameters. Between measured row counts quantiles are interpolated; beyond the last they grow in proportion to rows.
 Where the table holds a second distribution taken beside other work, the pair says how much the machine's other engines
 slow this one.
+
+Where the table knows that the machine has slow periods, all work of one period shares a part of its luck: a draw's
+normal score is ``sqrt(likeness) * the period's + sqrt(1 - likeness) * its own`` (a Gaussian copula, Nelsen, An
+Introduction to Copulas, sec. 2.3). Each distribution stays as it was measured; only neighbours become alike. Where it
+knows how far whole runs differ, `of_run` gives a run a speed of its own.
 """
 
 import math
@@ -52,6 +57,18 @@ class Service(NamedTuple):
     """[GRID] quantiles of the time a batch holds its slot beside its service"""
     background: float
     """Threads that are busy beside all engines on average: front, hand-over and load generator"""
+    company: Int64s
+    """[S, E] threads of other slots at which ``contention`` is full"""
+    machine: Int64s
+    """[E] whose slow periods an engine has: 0 for those of the shared processor, else its own index plus 1"""
+    likeness: float
+    """Share of the variation that all work of one period has in common; 0: every draw is by itself"""
+    period_ns: float
+    """Length of one period"""
+    between_runs: float
+    """Standard deviation of a whole run's speed, as a share of it"""
+    pace: float
+    """This run's time per unit of work; 1: as measured"""
 
 
 def quantile_function(times: Milliseconds) -> Float64s:
@@ -110,6 +127,7 @@ def lower_service(
                         f"{stage.name} on {name} at {stage.buckets[bucket]} was not measured: "
                         f"taken as {factor[key]:.2f} x its nearest shape."
                     )
+    cores = _shared_cores(latency)
     knots = max(len(entries) for entries in found.values())
     shape = (len(stages), len(engines), buckets, knots)
     service = Service(
@@ -119,13 +137,30 @@ def lower_service(
         quantile_ns=np.zeros((*shape, GRID)),
         contention=np.ones(shape[:3]),
         threads=np.array([_shared_threads(pipeline, name) for name in engines], np.int64),
-        cores=_shared_cores(latency),
+        cores=cores,
         handover_ns=np.zeros(GRID) if latency.handover_ms is None else quantile_function(latency.handover_ms),
         background=rate_per_s * (latency.overhead_cpu_ms or 0.0) / 1000,
+        company=_company(pipeline, cores),
+        machine=np.array([0 if _shared_threads(pipeline, name) else e + 1 for e, name in enumerate(engines)], np.int64),
+        likeness=0.0 if latency.drift is None else latency.drift.likeness,
+        period_ns=1.0 if latency.drift is None else latency.drift.period_ms * _NS_PER_MS,
+        between_runs=0.0 if latency.drift is None else latency.drift.between_runs or 0.0,
+        pace=1.0,
     )
     for key, entries in found.items():
-        _fill(service, key, entries, factor[key], _measured_crowding(pipeline, engines[key[1]], service.cores))
+        _fill(service, key, entries, factor[key], _measured_crowding(pipeline, engines[key[1]], cores))
     return service, warnings
+
+
+def of_run(service: Service, seed: int) -> Service:
+    """The same machine in one of its runs: somewhat faster or slower as a whole, by the seed.
+
+    One run alone is simulated at the typical speed; several, which are to show what may happen, each take theirs.
+    """
+    if service.between_runs == 0.0:
+        return service
+    sigma = service.between_runs
+    return service._replace(pace=math.exp(sigma * normal(seed, 0, RUN) - 0.5 * sigma * sigma))
 
 
 def _accepts(stage: Stage, engine: str, bucket: int) -> bool:
@@ -164,11 +199,23 @@ def _shared_cores(latency: LatencyTable) -> float:
     return float(latency.stamp.machine.get("cpus", math.inf))
 
 
-def _measured_crowding(pipeline: Pipeline, engine: str, cores: float) -> float:
-    """How far busy threads outnumbered the cores while an engine's contended times were taken.
+def _company(pipeline: Pipeline, cores: float) -> Int64s:
+    """[S, E] how many threads beside its own a stage contended with when its contended times were taken.
 
-    Contended times are taken with every slot busy that runs models, those of Python stages beside all of them. What
-    they contain of crowding must come out again, because the loop puts it in by the company of the moment.
+    Threads beyond the cores are not company but crowding. Half of the company is taken to slow half as much.
+    """
+    company = np.ones((len(pipeline.stages), len(pipeline.engines)), np.int64)
+    for e, name in enumerate(pipeline.engines):
+        own = _shared_threads(pipeline, name)
+        if own > 0 and cores < math.inf:
+            company[:, e] = max(1, min(_contending_threads(pipeline, name), int(cores)) - own)
+    return company
+
+
+def _contending_threads(pipeline: Pipeline, engine: str) -> int:
+    """Threads that were busy while an engine's contended times were taken, its own included.
+
+    Every slot is busy that runs models; Python stages are timed beside all of them.
     """
     threads = sum(
         _shared_threads(pipeline, name) * settings.max_inflight
@@ -177,7 +224,15 @@ def _measured_crowding(pipeline: Pipeline, engine: str, cores: float) -> float:
     )
     if pipeline.engines[engine].backend == "python":
         threads += _shared_threads(pipeline, engine)
-    return max(1.0, threads / cores)
+    return threads
+
+
+def _measured_crowding(pipeline: Pipeline, engine: str, cores: float) -> float:
+    """How far busy threads outnumbered the cores while an engine's contended times were taken.
+
+    What those contain of crowding must come out again, because the loop puts it in by the company of the moment.
+    """
+    return max(1.0, _contending_threads(pipeline, engine) / cores)
 
 
 def _fill(
@@ -209,32 +264,61 @@ def on_grid(quantile_ns: Float64s, share: float) -> float:
     return float(quantile_ns[below] + (position - below) * (quantile_ns[below + 1] - quantile_ns[below]))
 
 
+HANDOVER = 100
+"""Purpose of the draws of hand-over times, apart from those of service times; plus the stage."""
+PERIOD, RUN = 10_000, 10_001
+"""Purposes of the draws that a period's and a run's work have in common."""
+
+
 @kernel
-def draw_at(service: Service, seed: int, tag: int, stage: int, engine: int, bucket: int, knot: int) -> float:
+def score(service: Service, seed: int, now_ns: int, tag: int, stage: int, engine: int) -> float:
+    """A draw's standard normal score, alike within one period of the machine."""
+    own = normal(seed, tag, stage)
+    if service.likeness == 0.0:
+        return own
+    common = normal(seed, int(now_ns / service.period_ns), PERIOD + 2 * service.machine[engine])
+    return math.sqrt(service.likeness) * common + math.sqrt(1.0 - service.likeness) * own
+
+
+@kernel
+def luck(service: Service, seed: int, now_ns: int, tag: int, stage: int, engine: int) -> float:
+    """Which quantile of its distribution a batch gets, 0 to 1."""
+    if service.likeness == 0.0:
+        return uniform(seed, tag, stage)
+    return 0.5 * math.erfc(-score(service, seed, now_ns, tag, stage, engine) / math.sqrt(2.0))
+
+
+@kernel
+def draw_at(
+    service: Service, seed: int, now_ns: int, tag: int, stage: int, engine: int, bucket: int, knot: int
+) -> float:
     """One service time in ns at a measured row count."""
     family = service.family[stage, engine, bucket, knot]
     if family == QUANTILES:
-        return on_grid(service.quantile_ns[stage, engine, bucket, knot], uniform(seed, tag, stage))
+        return on_grid(
+            service.quantile_ns[stage, engine, bucket, knot], luck(service, seed, now_ns, tag, stage, engine)
+        )
     mean_ns = service.scale[stage, engine, bucket, knot, 0]
     if family == CONSTANT:
         return float(mean_ns)
     if family == EXPONENTIAL:
-        return float(mean_ns * -math.log(uniform(seed, tag, stage)))
+        share = luck(service, seed, now_ns, tag, stage, engine)
+        # Without slow periods either end may be the slow one; with them a high quantile must be a long time.
+        return float(mean_ns * -math.log(share if service.likeness == 0.0 else max(1.0 - share, 1e-12)))
     sigma = service.scale[stage, engine, bucket, knot, 1]
-    return float(mean_ns * math.exp(sigma * normal(seed, tag, stage) - 0.5 * sigma * sigma))
-
-
-HANDOVER = 100
-"""Purpose of the draws of hand-over times, apart from those of service times; plus the stage."""
+    return float(mean_ns * math.exp(sigma * score(service, seed, now_ns, tag, stage, engine) - 0.5 * sigma * sigma))
 
 
 @kernel
-def draw_ns(service: Service, seed: int, tag: int, stage: int, engine: int, bucket: int, rows: int) -> float:
+def draw_ns(
+    service: Service, seed: int, now_ns: int, tag: int, stage: int, engine: int, bucket: int, rows: int
+) -> float:
     """Service time in ns of a batch that has the machine to itself.
 
     Args:
         service: Distributions.
         seed: The run's.
+        now_ns: When it starts; says in which period.
         tag: The batch's first member.
         stage: Stage index.
         engine: Engine index.
@@ -248,11 +332,24 @@ def draw_ns(service: Service, seed: int, tag: int, stage: int, engine: int, buck
     upper = 0
     while upper + 1 < knots.shape[0] and knots[upper] < rows and knots[upper + 1] > 0:
         upper += 1
-    at_upper = draw_at(service, seed, tag, stage, engine, bucket, upper)
+    at_upper = draw_at(service, seed, now_ns, tag, stage, engine, bucket, upper)
     if knots[upper] < rows:
         return max(1.0, float(at_upper * rows / knots[upper]))
     if knots[upper] == rows or upper == 0:
         return max(1.0, at_upper)
-    at_lower = draw_at(service, seed, tag, stage, engine, bucket, upper - 1)
+    at_lower = draw_at(service, seed, now_ns, tag, stage, engine, bucket, upper - 1)
     share = (rows - knots[upper - 1]) / (knots[upper] - knots[upper - 1])
     return max(1.0, float(at_lower + share * (at_upper - at_lower)))
+
+
+@kernel
+def slot_ns(
+    service: Service, seed: int, now_ns: int, tag: int, stage: int, engine: int, bucket: int, rows: int
+) -> float:
+    """How long a batch holds its slot when it has the machine to itself: its service and the way there and back.
+
+    Arguments as `draw_ns`.
+    """
+    took_ns = draw_ns(service, seed, now_ns, tag, stage, engine, bucket, rows)
+    took_ns += on_grid(service.handover_ns, uniform(seed, tag, HANDOVER + stage))
+    return took_ns * service.pace

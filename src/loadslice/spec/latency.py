@@ -63,6 +63,20 @@ class InputWork(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     stages: list[StageWork]
 
 
+class Drift(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the machine's speed wanders: neighbouring requests are slow together, and runs differ as a whole."""
+
+    period_ms: float
+    """How long a slow or fast period lasts, milliseconds."""
+    likeness: float
+    """Share of the variation of service times that all work of one period has in common, 0 to below 1."""
+    between_runs: float | None = None
+    """Standard deviation of a whole run's speed, as a share of it; ``None``: not measured, taken as 0."""
+    runs: int | None = None
+    """Runs that ``between_runs`` was found from."""
+    basis: Basis = "measured"
+
+
 class LatencyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A profile file."""
 
@@ -74,6 +88,8 @@ class LatencyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Time a batch holds its slot beside its service (the way to the worker and back), measured; ``None``: 0."""
     overhead_cpu_ms: float | None = None
     """Processor time a request costs beside its stages (front, hand-over, load generator), measured; ``None``: 0."""
+    drift: Drift | None = None
+    """How the machine's speed wanders; ``None``: every service time is drawn by itself."""
     pipeline: str | None = None
     stamp: Stamp | None = None
 
@@ -82,16 +98,39 @@ def load(path: Path) -> LatencyTable:
     """Read and check a latency table.
 
     Raises:
-        InputError: A time that is negative, NaN or missing, a batch below 1, or percentiles out of order.
+        InputError: One line that names the file, the entry and what is wrong with it: a time that is none, a
+            distribution that is half stated or stated twice, a batch or a shape below 1, or two entries for one kind
+            of work.
     """
     table = decode_json(path, LatencyTable)
+    if not table.entries:
+        raise InputError(f"{path}: entries: empty. Run `loadslice profile PIPELINE` to measure some.")
+    known: dict[tuple[str, str, int, tuple[int, ...] | None], int] = {}
     for index, entry in enumerate(table.entries):
         place = f"{path}: entries[{index}] ({entry.variant} on {entry.engine}, batch {entry.batch})"
-        if not 1 <= entry.batch <= BATCH_MAX:
-            raise InputError(f"{place}: batch must be from 1 to {BATCH_MAX}.")
-        _check(entry.latency_ms, f"{place}.latency_ms")
-        if entry.contended_ms is not None:
-            _check(entry.contended_ms, f"{place}.contended_ms")
+        _check_entry(entry, place)
+        key = (entry.variant, entry.engine, entry.batch, None if entry.shape is None else tuple(entry.shape))
+        if key in known:
+            raise InputError(f"{place}: entries[{known[key]}] is of the same batch and shape. Keep one of them.")
+        known[key] = index
+    _check_rest(table, path)
+    return table
+
+
+def _check_entry(entry: Entry, place: str) -> None:
+    if not 1 <= entry.batch <= BATCH_MAX:
+        raise InputError(f"{place}: batch must be from 1 to {BATCH_MAX}.")
+    if entry.shape is not None and any(side < 1 for side in entry.shape):
+        raise InputError(f"{place}.shape: {entry.shape} has a side below 1.")
+    if entry.energy_j is not None and not 0 <= entry.energy_j < math.inf:
+        raise InputError(f"{place}.energy_j: {entry.energy_j:g} is not an energy.")
+    _check(entry.latency_ms, f"{place}.latency_ms")
+    if entry.contended_ms is not None:
+        _check(entry.contended_ms, f"{place}.contended_ms")
+
+
+def _check_rest(table: LatencyTable, path: Path) -> None:
+    """What a table says beside its entries."""
     for key, times in (("overhead_ms", table.overhead_ms), ("handover_ms", table.handover_ms)):
         if times is not None:
             _check(times, f"{path}: {key}")
@@ -101,20 +140,49 @@ def load(path: Path) -> LatencyTable:
         for work in known.stages:
             if not 0 <= work.items <= BATCH_MAX:
                 raise InputError(f"{path}: inputs '{known.input}', stage '{work.stage}': items {work.items}.")
-    if not table.entries:
-        raise InputError(f"{path}: entries: empty. Run `loadslice profile PIPELINE` to measure some.")
-    return table
+    drift = table.drift
+    if drift is None:
+        return
+    if not 0 < drift.period_ms <= MS_MAX:
+        raise InputError(f"{path}: drift.period_ms: {drift.period_ms:g} must be above 0 and at most {MS_MAX:g} ms.")
+    if not 0 <= drift.likeness < 1:
+        raise InputError(f"{path}: drift.likeness: {drift.likeness:g} must be from 0 to below 1.")
+    if drift.between_runs is not None and not 0 <= drift.between_runs <= 1:
+        raise InputError(f"{path}: drift.between_runs: {drift.between_runs:g} must be a share, from 0 to 1.")
 
 
 def _check(times: Milliseconds, place: str) -> None:
-    stated = [value for value in (times.p50, times.p90, times.p99, times.mean, times.cv) if value is not None]
-    stated += times.samples or []
-    if any(not 0 <= value <= MS_MAX for value in stated):
-        raise InputError(f"{place}: times must be finite, not negative, and at most {MS_MAX:g} ms.")
+    for key in ("p50", "p90", "p99", "mean", "cv"):
+        _check_number(getattr(times, key), f"{place}.{key}")
+    for index, value in enumerate(times.samples or []):
+        _check_number(value, f"{place}.samples[{index}]")
+    percentiles = [value for value in (times.p50, times.p90, times.p99) if value is not None]
+    if times.mean is not None or times.family is not None or times.cv is not None:
+        _check_family(times, percentiles, place)
+        return
     if times.samples is not None and not times.samples:
         raise InputError(f"{place}.samples: empty.")
-    if times.samples is None and times.p50 is None and times.mean is None:
+    if times.samples is None and times.p50 is None:
         raise InputError(f"{place}: give p50 (p90, p99), mean with a family, or samples.")
-    ordered = [value for value in (times.p50, times.p90, times.p99) if value is not None]
-    if ordered != sorted(ordered):
-        raise InputError(f"{place}: percentiles must not fall ({', '.join(map(str, ordered))}).")
+    if percentiles != sorted(percentiles):
+        raise InputError(f"{place}: percentiles must not fall ({', '.join(map(str, percentiles))}).")
+
+
+def _check_family(times: Milliseconds, percentiles: list[float], place: str) -> None:
+    """A family has a mean, a lognormal a cv as well, and nothing else says what the times are."""
+    if percentiles or times.samples is not None:
+        other = "percentiles" if percentiles else "samples"
+        raise InputError(f"{place}: a mean with a family and {other} say it twice. Keep one of them.")
+    if times.mean is None:
+        raise InputError(f"{place}: a family needs its mean. Add `mean` in ms.")
+    if times.family is None:
+        raise InputError(f"{place}: a mean alone is no distribution. Add `family` (constant, exponential, lognormal).")
+    if times.family == "lognormal" and times.cv is None:
+        raise InputError(f"{place}: a lognormal needs its coefficient of variation. Add `cv`, for instance 0.2.")
+    if times.family != "lognormal" and times.cv is not None:
+        raise InputError(f"{place}.cv: of a lognormal only; the family is {times.family}. Remove it.")
+
+
+def _check_number(value: float | None, place: str) -> None:
+    if value is not None and not 0 <= value <= MS_MAX:
+        raise InputError(f"{place}: {value:g} must be finite, not negative, and at most {MS_MAX:g}.")

@@ -1,0 +1,1 @@
+"""Which operator runs on which device: exact and greedy assignments on plain arrays."""

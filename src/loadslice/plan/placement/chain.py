@@ -1,0 +1,91 @@
+"""Latency-optimal assignment of a chain of segments to any number of devices, by dynamic programming.
+
+T[i, d] = t[i, d] + min over d' of (T[i-1, d'] + x[i-1, d', d]); O(L D^2). Bellman, Dynamic Programming, 1957; Viterbi's
+recursion. Segments of a model lie between its legal cuts, where one main tensor crosses.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from loadslice.plan.placement.problem import FOREVER_NS, HOST, Int64, Placement, Problem, latency_ns
+
+
+def best_chain(segment_ns: Int64, change_ns: Int64) -> tuple[int, Int64]:
+    """The cheapest path.
+
+    Args:
+        segment_ns: ``[segments, devices]``.
+        change_ns: ``[segments - 1, devices, devices]``, from and to; zero on the diagonals.
+
+    Returns:
+        Its cost, and the device of each segment.
+    """
+    segments, devices = segment_ns.shape
+    best = segment_ns[0]
+    came_from = np.zeros((segments, devices), np.int64)
+    for i in range(1, segments):
+        through = best[:, None] + change_ns[i - 1]
+        came_from[i] = through.argmin(axis=0)
+        best = through.min(axis=0) + segment_ns[i]
+    path = np.zeros(segments, np.int64)
+    path[-1] = best.argmin()
+    for i in range(segments - 1, 0, -1):
+        path[i - 1] = came_from[i, path[i]]
+    return int(best.min()), path
+
+
+def place_chain(problem: Problem, segments: Sequence[int], mains: Sequence[int]) -> Placement:
+    """Latency-optimal among the assignments that change device only at the given cuts.
+
+    Main tensors and what a segment alone exchanges with the host are priced exactly. Side tensors (masks, positions,
+    inputs of several segments) are paid once per device whatever the path, which a chain cannot express: left out, the
+    path's cost is a lower bound on every path; paid at each change, it is another candidate. The better of the two by
+    true cost is returned with that bound, so the gap is what side tensors leave open, usually nothing.
+
+    Args:
+        problem: What is placed.
+        segments: Segment of each operator, rising from 0.
+        mains: Tensor that crosses the cut after each segment but the last.
+    """
+    of_op = np.asarray(segments, np.int64)
+    count = len(mains) + 1
+    assert of_op.min(initial=0) >= 0
+    assert of_op.max(initial=0) == count - 1
+    for cut, main in enumerate(mains):
+        tensor = problem.tensors[main]
+        assert tensor.maker != HOST
+        assert of_op[tensor.maker] == cut
+        assert any(reader != HOST and of_op[reader] == cut + 1 for reader in tensor.readers)
+    segment_ns = np.zeros((count, problem.devices), np.int64)
+    np.add.at(segment_ns, of_op, problem.op_ns)
+    main_change = _changes(problem, [[main] for main in mains])
+    sides: list[list[int]] = [[] for _ in mains]
+    for t, tensor in enumerate(problem.tensors):
+        inside = [int(of_op[reader]) for reader in tensor.readers if reader != HOST]
+        if tensor.maker == HOST:
+            if len(set(inside)) == 1:
+                segment_ns[inside[0]] += problem.move_ns[t]
+            continue
+        home = int(of_op[tensor.maker])
+        if HOST in tensor.readers:
+            segment_ns[home] += problem.move_ns[t]
+        for cut in range(home, max(inside, default=home)):
+            if mains[cut] != t:
+                sides[cut].append(t)
+    bound, free = best_chain(np.minimum(segment_ns, FOREVER_NS), main_change)
+    charged = main_change + _changes(problem, sides)
+    _, paid = best_chain(np.minimum(segment_ns, FOREVER_NS), charged)
+    value, path = min(((latency_ns(problem, path[of_op]), path) for path in (free, paid)), key=lambda pair: pair[0])
+    return Placement(path[of_op], value, min(bound, value), "chain")
+
+
+def _changes(problem: Problem, crossing: Sequence[Sequence[int]]) -> Int64:
+    """``[cuts, from, to]``: the crossing tensors go down one link and up another; those the host reads are down."""
+    found = np.zeros((len(crossing), problem.devices, problem.devices), np.int64)
+    for cut, tensors in enumerate(crossing):
+        for t in tensors:
+            down_ns = 0 if HOST in problem.tensors[t].readers else problem.move_ns[t][:, None]
+            found[cut] += down_ns + problem.move_ns[t][None, :]
+    found[:, np.arange(problem.devices), np.arange(problem.devices)] = 0
+    return np.minimum(found, FOREVER_NS)
