@@ -3,9 +3,9 @@
 from loadslice.policy import columns as c
 from loadslice.policy.breaker import record
 from loadslice.policy.ends import finish, leave, mark_dirty
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.queues import unlink
-from loadslice.policy.routing import FAILED, place, try_again
+from loadslice.policy.routing import FAILED, place_apart, try_again
 from loadslice.policy.layout import State, Tables
 from loadslice.spec.outcome import Reason
 
@@ -55,7 +55,7 @@ def record_members(now_ns: int, tables: Tables, state: State, slot: int, call: i
         evacuate(now_ns, tables, state, stage, engine)
 
 
-@kernel
+@rare
 def evacuate(now_ns: int, tables: Tables, state: State, stage: int, engine: int) -> None:
     """Place anew what waits for a stage on an engine that no longer serves it, highest class first."""
     first = tables.stages[stage, c.S_FIRST_LANE]
@@ -67,11 +67,11 @@ def evacuate(now_ns: int, tables: Tables, state: State, stage: int, engine: int)
                     after = state.requests[request, c.R_NEXT]
                     unlink(tables, state, request)
                     leave(state, request)
-                    place(now_ns, tables, state, request, 1)
+                    place_apart(now_ns, tables, state, request)
                     request = after
 
 
-@kernel
+@rare
 def fail_members(now_ns: int, tables: Tables, state: State, slot: int) -> None:
     """Try every member again that is still in a batch, or fail it."""
     for index in range(state.batches[slot, c.B_COUNT]):

@@ -206,7 +206,7 @@ def close_batch(now_ns: int, tables: Tables, state: State, engine: int, lane: in
     batch[c.B_BUCKET] = place
     batch[c.B_PADDED] = padded(tables, stage, engine, rows)
     batch[c.B_STARTED_NS] = now_ns
-    batch[c.B_LOAD_NS] = make_resident(now_ns, tables, state, engine, stage)
+    batch[c.B_LOAD_NS] = make_resident(now_ns, tables, state, engine, stage) if is_bounded(tables, engine) else 0
     batch[c.B_EXPECTED_NS] = service_ns(tables, state, stage, engine, place, rows) + batch[c.B_LOAD_NS]
     batch[c.B_WHY] = why
     batch[c.B_BUSY] = 1

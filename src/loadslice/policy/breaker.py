@@ -15,7 +15,7 @@ traffic it ends. The last engine that is well at a stage is never opened, and it
 
 from loadslice.policy import columns as c
 from loadslice.policy.ends import mark_dirty, set_admission
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import Int64s, State, Tables
 
 
@@ -101,7 +101,7 @@ def forget(state: State, stage: int, engine: int) -> None:
     breaker[c.X_CALLS] = breaker[c.X_FAILURES] = breaker[c.X_SLOW] = breaker[c.X_POSITION] = 0
 
 
-@kernel
+@rare
 def another_is_well(tables: Tables, state: State, stage: int, engine: int) -> bool:
     """Whether every shape this engine takes at the stage is taken by another that is up and closed."""
     for bucket in range(tables.eligible.shape[2]):
@@ -124,7 +124,7 @@ def another_is_well(tables: Tables, state: State, stage: int, engine: int) -> bo
     return True
 
 
-@kernel
+@rare
 def change(now_ns: int, state: State, stage: int, engine: int, to: int, until_ns: int) -> None:
     """Enter a state: a new epoch, an empty window, no probes."""
     breaker = state.breakers[stage, engine]
@@ -140,7 +140,7 @@ def change(now_ns: int, state: State, stage: int, engine: int, to: int, until_ns
     mark_dirty(state, engine)
 
 
-@kernel
+@rare
 def trip(now_ns: int, tables: Tables, state: State, stage: int, engine: int) -> None:
     """Open a closed breaker; soon after the last time it stays open for longer."""
     breaker = state.breakers[stage, engine]
@@ -157,7 +157,7 @@ def open_ns(settings: Int64s, level: int) -> int:
     return int(min(settings[c.K_OPEN_NS] << min(level, 20), settings[c.K_OPEN_NS_MAX]))
 
 
-@kernel
+@rare
 def decide_probes(now_ns: int, tables: Tables, state: State, stage: int, engine: int) -> None:
     """End half-open by what its probes showed; none that ended shows nothing good."""
     breaker = state.breakers[stage, engine]
@@ -170,7 +170,7 @@ def decide_probes(now_ns: int, tables: Tables, state: State, stage: int, engine:
         breaker[c.X_LEVEL] += 1
 
 
-@kernel
+@rare
 def on_time(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     """Move every breaker of an engine whose time has come."""
     for stage in range(state.breakers.shape[0]):

@@ -12,7 +12,7 @@ from loadslice.policy.breaker import on_time
 from loadslice.policy.deadlines import HINT_FLOOR_NS
 from loadslice.policy.ends import COMPLETED, finish, mark_dirty, say, set_admission
 from loadslice.policy.expiry import sweep_batches, sweep_queue
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import entry, kernel, rare
 from loadslice.policy.layout import Int64s, State, Tables
 from loadslice.policy.live import learn
 from loadslice.policy.queues import unlink
@@ -47,7 +47,13 @@ def close(now_ns: int, tables: Tables, state: State) -> None:
     state.counters[c.C_NEXT_TIMER_NS] = state.timers[1]
 
 
-@kernel
+@rare
+def close_apart(now_ns: int, tables: Tables, state: State) -> None:
+    """The same, where it is not worth inlining."""
+    close(now_ns, tables, state)
+
+
+@entry(inlined=True)
 def on_arrival(
     now_ns: int,
     tables: Tables,
@@ -107,7 +113,7 @@ def on_arrival(
     row[c.R_CLASS] = priority
     row[c.R_STAGE] = 0
     row[c.R_TENANT] = tenant
-    row[c.R_VERSION] = version_for(tables, state, key)
+    row[c.R_VERSION] = version_for(tables, state, key) if counters[c.C_STEP] > 0 else c.STABLE
     counters[c.C_CANARY_INSIDE] += row[c.R_VERSION]
     row[c.R_BUCKET] = lane_for(tables, 0, bucket, row[c.R_VERSION])
     row[c.R_ITEMS] = items
@@ -128,7 +134,7 @@ def on_arrival(
     return int(request) if row[c.R_EPOCH] == epoch else c.REFUSED
 
 
-@kernel
+@entry(inlined=True)
 def on_batch_done(now_ns: int, tables: Tables, state: State, slot: int, epoch: int, results: Int64s) -> int:
     """A batch has ended and its engine is well.
 
@@ -170,7 +176,7 @@ def on_batch_done(now_ns: int, tables: Tables, state: State, slot: int, epoch: i
     return 0
 
 
-@kernel
+@entry(inlined=False)
 def on_batch_failed(now_ns: int, tables: Tables, state: State, slot: int, epoch: int) -> int:
     """A batch has failed on its engine; its members are tried again within the retry budget, or fail.
 
@@ -183,11 +189,11 @@ def on_batch_failed(now_ns: int, tables: Tables, state: State, slot: int, epoch:
     release(now_ns, state, slot)
     record_members(now_ns, tables, state, slot, c.FAILED_CALL)
     fail_members(now_ns, tables, state, slot)
-    close(now_ns, tables, state)
+    close_apart(now_ns, tables, state)
     return 0
 
 
-@kernel
+@entry(inlined=False)
 def on_cancel(now_ns: int, tables: Tables, state: State, request: int, tag: int) -> int:
     """The client has gone. A running batch goes on; its result for this request is ignored.
 
@@ -212,11 +218,11 @@ def on_cancel(now_ns: int, tables: Tables, state: State, request: int, tag: int)
         unlink(tables, state, request)
         mark_dirty(state, state.requests[request, c.R_ENGINE])
     finish(state, request, CANCELLED, CLIENT_GONE, 0)
-    close(now_ns, tables, state)
+    close_apart(now_ns, tables, state)
     return 0
 
 
-@kernel
+@entry(inlined=False)
 def on_timer(now_ns: int, tables: Tables, state: State) -> int:
     """Time has passed: close windows, expire what is due. Harmless when nothing is."""
     begin(now_ns, state)
@@ -232,7 +238,7 @@ def on_timer(now_ns: int, tables: Tables, state: State) -> int:
                 if state.breakers[stage, engine, c.X_STATE] == c.OPEN:
                     evacuate(now_ns, tables, state, stage, engine)
             mark_dirty(state, engine)
-    close(now_ns, tables, state)
+    close_apart(now_ns, tables, state)
     return 0
 
 
@@ -249,7 +255,7 @@ def set_up(state: State, engine: int, up: int) -> None:
         set_admission(state, stage, engine)
 
 
-@kernel
+@entry(inlined=False)
 def on_engine_down(now_ns: int, tables: Tables, state: State, engine: int) -> int:
     """An engine is lost: running batches fail, waiting requests go to another engine that accepts them, or fail.
 
@@ -269,11 +275,11 @@ def on_engine_down(now_ns: int, tables: Tables, state: State, engine: int) -> in
             fail_members(now_ns, tables, state, slot)
     for stage in range(tables.stages.shape[0]):
         evacuate(now_ns, tables, state, stage, engine)
-    close(now_ns, tables, state)
+    close_apart(now_ns, tables, state)
     return 0
 
 
-@kernel
+@entry(inlined=False)
 def on_engine_up(now_ns: int, tables: Tables, state: State, engine: int) -> int:
     """An engine is back.
 
@@ -285,20 +291,20 @@ def on_engine_up(now_ns: int, tables: Tables, state: State, engine: int) -> int:
     begin(now_ns, state)
     set_up(state, engine, 1)
     mark_dirty(state, engine)
-    close(now_ns, tables, state)
+    close_apart(now_ns, tables, state)
     return 0
 
 
-@kernel
+@entry(inlined=False)
 def on_drain(now_ns: int, tables: Tables, state: State) -> int:
     """From now on nothing is admitted; what is inside runs to its end."""
     begin(now_ns, state)
     state.counters[c.C_DRAINING] = 1
-    close(now_ns, tables, state)
+    close_apart(now_ns, tables, state)
     return 0
 
 
-@kernel
+@entry(inlined=False)
 def on_rollout(now_ns: int, tables: Tables, state: State, verdict: int) -> int:
     """An analysis of the canary has ended.
 
@@ -324,5 +330,5 @@ def on_rollout(now_ns: int, tables: Tables, state: State, verdict: int) -> int:
         turn_back(now_ns, tables, state)
     else:
         state.counters[c.C_INCONCLUSIVE] += 1
-    close(now_ns, tables, state)
+    close_apart(now_ns, tables, state)
     return 0

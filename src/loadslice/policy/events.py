@@ -6,7 +6,7 @@ to the core and is what live and simulated journals are replayed with.
 
 from loadslice.policy import columns as c
 from loadslice.policy import desk
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import entry, kernel
 from loadslice.policy.layout import Int64s, State, Tables
 
 ARRIVAL, BATCH_DONE, BATCH_FAILED, CANCEL, TIMER, ENGINE_DOWN, ENGINE_UP, DRAIN, RESULT, ROLLOUT = range(10)
@@ -54,7 +54,7 @@ def is_result(event: Int64s, tables: Tables, stage: int) -> bool:
     return bool(-1 <= event[2] < ITEMS_MAX and event[2] != 0 and 0 <= event[3] < tables.stages[following, c.S_BUCKETS])
 
 
-@kernel
+@entry(inlined=False)
 def decide(events: Int64s, tables: Tables, state: State, results: Int64s, effects: Int64s) -> int:
     """Feed a whole event log to the core.
 

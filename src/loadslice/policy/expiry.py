@@ -3,7 +3,7 @@
 from loadslice.policy import columns as c
 from loadslice.policy.breaker import record
 from loadslice.policy.ends import finish
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import rare
 from loadslice.policy.queues import unlink
 from loadslice.policy.deadlines import DEADLINE, EXPIRED
 from loadslice.policy.routing import try_again
@@ -13,7 +13,7 @@ from loadslice.spec.outcome import Reason
 STAGE_TIMEOUT = int(Reason.STAGE_TIMEOUT)
 
 
-@kernel
+@rare
 def expire(now_ns: int, tables: Tables, state: State, request: int) -> None:
     """End a request whose time is up, or try it elsewhere when it was its stage's time and not its own."""
     row = state.requests[request]
@@ -23,7 +23,7 @@ def expire(now_ns: int, tables: Tables, state: State, request: int) -> None:
         finish(state, request, EXPIRED, STAGE_TIMEOUT, 0)
 
 
-@kernel
+@rare
 def stands_still(now_ns: int, tables: Tables, state: State, engine: int) -> bool:
     """Whether every slot of an engine has been at its batch for longer than the batch's stage allows."""
     first = tables.engines[engine, c.E_FIRST_SLOT]
@@ -35,7 +35,7 @@ def stands_still(now_ns: int, tables: Tables, state: State, engine: int) -> bool
     return True
 
 
-@kernel
+@rare
 def sweep_queue(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     """Expire what is due in an engine's queue and find the next expiry.
 
@@ -62,7 +62,7 @@ def sweep_queue(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     state.engines[engine, c.N_QUEUE_EXPIRY_NS] = following
 
 
-@kernel
+@rare
 def sweep_batches(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     """Expire running members that are due; the batch itself runs on and holds its permit."""
     first = tables.engines[engine, c.E_FIRST_SLOT]

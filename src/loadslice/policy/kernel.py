@@ -60,19 +60,44 @@ _FLAGS = {
     "error_model": "python",
     "nogil": True,
     "cache": _folder is not None,
-    # Tables and state are some twenty arrays passed to every function. Counting references to them, and copying them to
+    # Tables and state are some forty arrays passed to every function. Counting references to them, and copying them to
     # calls that are not inlined, cost twelve times the decisions themselves (0.38 against 4.6 million requests per
     # CPU-second, one engine). So compiled code allocates nothing, and holds no array beyond a call.
     "_nrt": False,
-    "forceinline": True,
 }
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a pure function at its first call. It may make views of arrays, never arrays."""
+    """Compile a pure function, inlined wherever it is called. It may make views, never arrays.
+
+    Only other kernels may call it: one that Python calls is an `entry`.
+    """
+    return _compiled(function, inlined=True, wrapped=False)
+
+
+def rare(function: Callable[P, R]) -> Callable[P, R]:
+    """The same for what is decided seldom: compiled once, and called, which costs about 0.1 us.
+
+    Inlined everywhere, the seldom paths were most of the code and of the time to compile it.
+    """
+    return _compiled(function, inlined=False, wrapped=False)
+
+
+def entry(*, inlined: bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A kernel that Python calls too.
+
+    The wrapper that takes forty arrays out of Python objects is a quarter of what there is to compile, so that only
+    these have one.
+    """
+    return lambda function: _compiled(function, inlined=inlined, wrapped=True)
+
+
+def _compiled(function: Callable[P, R], *, inlined: bool, wrapped: bool) -> Callable[P, R]:
     if numba.config.DISABLE_JIT:
         return function
-    dispatcher = numba.njit(**_FLAGS)(function)
+    dispatcher = numba.njit(
+        **_FLAGS, forceinline=inlined, no_cpython_wrapper=not wrapped, no_cfunc_wrapper=True
+    )(function)
     call_template = dispatcher.get_call_template
 
     def of_plain_types(arguments: Any, keywords: Any) -> Any:

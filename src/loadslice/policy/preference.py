@@ -1,7 +1,7 @@
 """Which engine a request would rather have, among those that may serve it now."""
 
 from loadslice.policy import columns as c
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
 from loadslice.policy.live import padded, wait_ns
 from loadslice.policy.residency import load_ns
@@ -100,7 +100,7 @@ def fastest(now_ns: int, tables: Tables, state: State, request: int) -> int:
     return int(best)
 
 
-@kernel
+@rare
 def cheapest(now_ns: int, tables: Tables, state: State, request: int, ahead: int) -> int:
     """The engine that asks least for a request among those expected to meet its deadline; equal ones by completion.
 

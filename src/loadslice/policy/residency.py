@@ -5,7 +5,7 @@ runs stays; a batch of a model that is not there carries the time of loading it.
 """
 
 from loadslice.policy import columns as c
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
 
 
@@ -25,7 +25,7 @@ def is_running_model(tables: Tables, state: State, engine: int, stage: int) -> b
     return False
 
 
-@kernel
+@rare
 def room_bytes(tables: Tables, state: State, engine: int, droppable: int) -> int:
     """Free memory of an engine; with ``droppable`` 1, what models that do not run would give back counts too."""
     room = tables.engines[engine, c.E_MEMORY_BYTES] * 1
@@ -55,15 +55,13 @@ def load_ns(tables: Tables, state: State, engine: int, stage: int) -> int:
     return int(tables.pairs[stage, engine, c.P_LOAD_NS])
 
 
-@kernel
+@rare
 def make_resident(now_ns: int, tables: Tables, state: State, engine: int, stage: int) -> int:
-    """Use a stage's model on an engine that can hold it, dropping others as needed.
+    """Use a stage's model on an engine of bounded memory that can hold it, dropping others as needed.
 
     Returns:
         Time that loading it takes, 0 when it was there.
     """
-    if not is_bounded(tables, engine):
-        return 0
     took_ns = load_ns(tables, state, engine, stage)
     if state.resident[engine, stage] < 0:
         while room_bytes(tables, state, engine, 0) < tables.pairs[stage, engine, c.P_MEMORY_BYTES]:

@@ -5,7 +5,7 @@ unspent. So in any window, extra attempts <= budget * arrivals + per_s * seconds
 """
 
 from loadslice.policy import columns as c
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
 
 _NS_PER_S = 1_000_000_000
@@ -18,7 +18,7 @@ def deposit(tables: Tables, state: State) -> None:
     state.counters[c.C_BUDGET_PPM] = min(balance, tables.run[c.W_RETRY_RESERVE_PPM])
 
 
-@kernel
+@rare
 def withdraw(now_ns: int, tables: Tables, state: State) -> bool:
     """Pay for one extra attempt, if the budget has it."""
     granted = (now_ns - state.counters[c.C_BUDGET_NS]) * tables.run[c.W_RETRY_PER_S_PPM] // _NS_PER_S

@@ -15,7 +15,7 @@ from loadslice.policy import columns as c
 from loadslice.policy.breaker import enter
 from loadslice.policy.deadlines import SHED, ahead_ns, dropped, hint_ns
 from loadslice.policy.ends import leave, mark_dirty, refuse, say
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
 from loadslice.policy.live import wait_ns, work_ns
 from loadslice.policy.preference import (
@@ -107,7 +107,7 @@ def settle(now_ns: int, tables: Tables, state: State, request: int, engine: int,
     mark_dirty(state, engine)
 
 
-@kernel
+@rare
 def no_engine_reason(tables: Tables, state: State, request: int) -> int:
     """Why nobody serves a request: the engines that would are down, or there are none."""
     for order in range(tables.preference.shape[1]):
@@ -125,7 +125,7 @@ def start_clock(now_ns: int, tables: Tables, state: State, request: int) -> None
     row[c.R_EXPIRY_NS] = min(row[c.R_DEADLINE_NS], now_ns + timeout_ns if timeout_ns < c.FOREVER else c.FOREVER)
 
 
-@kernel
+@rare
 def victim_of(tables: Tables, state: State, request: int, engine: int) -> int:
     """Who makes room on a full engine for a newcomer: the newest below its class, else of a greedier tenant; or -1."""
     row = state.requests[request]
@@ -188,6 +188,12 @@ def place(now_ns: int, tables: Tables, state: State, request: int, admitted: int
     settle(now_ns, tables, state, request, engine, reason)
 
 
+@rare
+def place_apart(now_ns: int, tables: Tables, state: State, request: int) -> None:
+    """`place` inside, where it is not worth inlining."""
+    place(now_ns, tables, state, request, 1)
+
+
 @kernel
 def second_choice(now_ns: int, tables: Tables, state: State, request: int, same_engine: int) -> int:
     """Where an attempt that failed may be repeated: the stage's backup, else another engine, else the same.
@@ -220,7 +226,7 @@ def second_choice(now_ns: int, tables: Tables, state: State, request: int, same_
     return -1
 
 
-@kernel
+@rare
 def try_again(now_ns: int, tables: Tables, state: State, request: int, same_engine: int) -> bool:
     """Repeat a failed attempt: within the request's attempts, its deadline, the engines' quota and the retry budget.
 

@@ -9,7 +9,7 @@ Rules of this file: virtual times only grow; a flow's count of waiting requests 
 """
 
 from loadslice.policy import columns as c
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import Int64s, State, Tables
 
 
@@ -104,7 +104,7 @@ def head_of(tables: Tables, state: State, engine: int, priority: int, lane: int)
     return int(head)
 
 
-@kernel
+@rare
 def greediest(tables: Tables, state: State, engine: int, priority: int, tenant: int) -> int:
     """The tenant that holds most of a class's places in a full queue, by its share, if more than a newcomer would.
 

@@ -8,10 +8,10 @@ along the configured steps, one up at a passed analysis, to nothing at a failed 
 
 from loadslice.policy import columns as c
 from loadslice.policy.ends import leave
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
 from loadslice.policy.queues import unlink
-from loadslice.policy.routing import place
+from loadslice.policy.routing import place_apart
 
 NO_KEY = -1
 
@@ -25,7 +25,7 @@ def hash_ppm(key: int) -> int:
     return ((mixed ^ (mixed >> 16)) * c.PPM) >> 32
 
 
-@kernel
+@rare
 def version_for(tables: Tables, state: State, key: int) -> int:
     """The version of a newcomer."""
     counters = state.counters
@@ -59,7 +59,7 @@ def set_step(state: State, step: int) -> None:
     state.counters[c.C_SPLIT_SEEN] = state.counters[c.C_SPLIT_SENT] = state.counters[c.C_SPLIT_CREDIT_PPM] = 0
 
 
-@kernel
+@rare
 def turn_back(now_ns: int, tables: Tables, state: State) -> None:
     """Give the stable version to every canary request of which nothing has been done yet.
 
@@ -83,5 +83,5 @@ def turn_back(now_ns: int, tables: Tables, state: State) -> None:
                             state.counters[c.C_CANARY_INSIDE] -= 1
                             if row[c.R_BUCKET] >= buckets:
                                 row[c.R_BUCKET] -= buckets
-                            place(now_ns, tables, state, request, 1)
+                            place_apart(now_ns, tables, state, request)
                         request = after

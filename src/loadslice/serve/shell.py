@@ -17,6 +17,7 @@ import numpy as np
 from loadslice.policy import columns as c
 from loadslice.policy import desk, events
 from loadslice.policy.tables import State, Tables, fresh
+from loadslice.policy.versions import NO_KEY
 from loadslice.serve.clock import Clock
 from loadslice.serve.request import Batch, Passage, Request
 from loadslice.spec.outcome import Outcome, Reason
@@ -95,6 +96,8 @@ class Shell:
             request.source_index,
             request.precision,
             request.attempt,
+            0,
+            NO_KEY,
         )
         array("q", arguments)  # a number that the core cannot hold must fail here, before anything has changed
         self._next_tag += 1

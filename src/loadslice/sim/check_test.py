@@ -92,5 +92,5 @@ def test_a_journal_of_a_killed_run_is_seen(folder: Path) -> None:
 def test_another_schema_version_is_named(folder: Path) -> None:
     head = journal.load(folder).head
     write_bytes(folder / "journal.json", encode_json(msgspec.structs.replace(head, schema="journal/9")))
-    with pytest.raises(InputError, match="'journal/9' is not 'journal/1'"):
+    with pytest.raises(InputError, match="'journal/9' is not 'journal/2'"):
         journal.load(folder)

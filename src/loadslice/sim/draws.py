@@ -6,12 +6,12 @@ consequences. Products stay below 2**63, which makes compiled and interpreted ru
 
 import math
 
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import entry
 
 _MASK = 0xFFFFFFFF
 
 
-@kernel
+@entry(inlined=True)
 def mix(value: int) -> int:
     """A 32-bit finaliser: three rounds of xor-shift and odd multiplication, each bijective on 32 bits."""
     value = value & _MASK
@@ -21,14 +21,14 @@ def mix(value: int) -> int:
     return value ^ (value >> 16)
 
 
-@kernel
+@entry(inlined=True)
 def uniform(seed: int, tag: int, purpose: int) -> float:
     """A number in (0, 1) for one purpose of one request."""
     key = mix(seed ^ mix(tag) ^ mix((tag >> 32) + 0x5BD1))
     return (mix(key + 0x61C88647 * (purpose + 1)) + 0.5) / 4294967296.0
 
 
-@kernel
+@entry(inlined=True)
 def normal(seed: int, tag: int, purpose: int) -> float:
     """A standard normal number (Box and Muller 1958)."""
     radius = math.sqrt(-2.0 * math.log(uniform(seed, tag, purpose)))

@@ -11,7 +11,8 @@ import numpy as np
 
 from loadslice.policy import columns as c
 from loadslice.policy import desk, events
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import entry, kernel
+from loadslice.policy.versions import NO_KEY
 from loadslice.policy.tables import Int64s, State, Tables
 from loadslice.sim import clients
 from loadslice.sim.clients import Behaviour, Diary
@@ -100,7 +101,8 @@ def start_batch(
     stage = batch[c.B_STAGE]
     engine = batch[c.B_ENGINE]
     first = state.members[slot, 0, c.M_TAG]
-    took_ns = slot_ns(service, seed, now_ns, first, stage, engine, batch[c.B_BUCKET], batch[c.B_ROWS])
+    took_ns = slot_ns(service, seed, now_ns, first, stage, engine, batch[c.B_BUCKET], batch[c.B_PADDED])
+    took_ns += batch[c.B_LOAD_NS]
     clockwork.running[slot] = 1
     clockwork.left_ns[slot] = took_ns
     clockwork.since_ns[slot] = now_ns
@@ -226,9 +228,11 @@ def attempt(
     record.start_ns[tag] = now_ns
     log_event(
         record,
-        (events.ARRIVAL, now_ns, tag, priority, deadline_ns, items, bucket, tokens, source, precision, number),
+        (events.ARRIVAL, now_ns, tag, priority, deadline_ns, items, bucket, tokens, source, precision, number, 0, NO_KEY),
     )
-    desk.on_arrival(now_ns, tables, state, tag, priority, deadline_ns, items, bucket, tokens, source, precision, number)
+    desk.on_arrival(
+        now_ns, tables, state, tag, priority, deadline_ns, items, bucket, tokens, source, precision, number, 0, NO_KEY
+    )
 
 
 @kernel
@@ -297,7 +301,7 @@ def befall(
     return False
 
 
-@kernel
+@entry(inlined=False)
 def run(
     seed: int,
     tables: Tables,

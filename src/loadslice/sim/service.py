@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from loadslice.policy.estimate import typical_ms
 from loadslice.policy.kernel import kernel
-from loadslice.policy.tables import Int64s
+from loadslice.policy.tables import Int64s, versions
 from loadslice.sim.draws import normal, uniform
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
@@ -37,7 +37,7 @@ _NS_PER_MS = 1_000_000
 
 
 class Service(NamedTuple):
-    """Service-time distributions. S stages, E engines, B buckets, K row counts."""
+    """Service-time distributions. S stages, E engines, B lanes (buckets, once per version), K row counts."""
 
     knots: Int64s
     """[S, E, B, K] row counts that were measured, ascending; 0 marks the end"""
@@ -107,7 +107,7 @@ def lower_service(
         InputError: A stage has no time at all on one of its engines.
     """
     stages, engines = pipeline.stages, list(pipeline.engines)
-    buckets = max(len(stage.buckets) for stage in stages) + 1
+    lanes = max((len(stage.buckets) + 1) * versions(stage) for stage in stages)
     found: dict[tuple[int, int, int], list[Entry]] = {}
     factor: dict[tuple[int, int, int], float] = {}
     warnings: list[str] = []
@@ -119,9 +119,11 @@ def lower_service(
                     f"{path}: stage '{stage.name}' has no time on engine '{name}' (variant '{stage.variant_id}'). "
                     f"Run `loadslice profile PIPELINE --on {name}`, or add an entry."
                 )
-            for bucket in range(len(stage.buckets) + 1):
-                key = (s, engines.index(name), bucket)
-                found[key], factor[key] = _nearest(entries, stage, bucket)
+            for lane in range((len(stage.buckets) + 1) * versions(stage)):
+                version, bucket = divmod(lane, len(stage.buckets) + 1)
+                key = (s, engines.index(name), lane)
+                newer = [entry for entry in latency.entries if (entry.variant, entry.engine) == (stage.canary_id, name)]
+                found[key], factor[key] = _nearest(newer or entries if version else entries, stage, bucket)
                 if factor[key] != 1.0 and bucket < len(stage.buckets) and _accepts(stage, name, bucket):
                     warnings.append(
                         f"{stage.name} on {name} at {stage.buckets[bucket]} was not measured: "
@@ -129,7 +131,7 @@ def lower_service(
                     )
     cores = _shared_cores(latency)
     knots = max(len(entries) for entries in found.values())
-    shape = (len(stages), len(engines), buckets, knots)
+    shape = (len(stages), len(engines), lanes, knots)
     service = Service(
         knots=np.zeros(shape, np.int64),
         family=np.zeros(shape, np.int64),

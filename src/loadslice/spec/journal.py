@@ -15,7 +15,7 @@ import polars as pl
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import Stamp, decode_json, reason
 
-SCHEMA_VERSION = "journal/1"
+SCHEMA_VERSION = "journal/2"
 
 PARTS_FOLDER = "parts"
 
@@ -54,7 +54,7 @@ STAGE_COLUMNS: dict[str, pl.DataType] = {
 EVENT_COLUMNS: dict[str, pl.DataType] = {
     "kind": pl.Int64(),  # policy.events.EVENT_NAMES
     "now_ns": pl.Int64(),
-    **{f"a{number}": pl.Int64() for number in range(9)},
+    **{f"a{number}": pl.Int64() for number in range(11)},
 }
 
 
