@@ -191,7 +191,8 @@ def loads_ns(problem: Problem, device: Int64) -> Int64:
     """Time that each device and its link are busy for one request, ``[devices]``."""
     compute = np.zeros(problem.devices, np.int64)
     np.add.at(compute, device, problem.op_ns[np.arange(problem.ops), device])
-    return compute + (crossings(problem, device) * problem.move_ns).sum(axis=0)
+    moved: Int64 = (crossings(problem, device) * problem.move_ns).sum(axis=0)
+    return compute + moved
 
 
 def latency_ns(problem: Problem, device: Int64) -> int:
