@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from loadslice.app.output import Finite, check_folder, emit, json_option, keep, out_option, seed_option
+from loadslice.app.output import Finite, check_folder, emit, guests, json_option, keep, out_option, seed_option
 from loadslice.spec import latency as latency_file
 from loadslice.spec import pipeline as pipeline_file
 from loadslice.spec.errors import InputError
@@ -61,7 +61,8 @@ def command(
         raise InputError(f"{journal}: is not empty. Choose another folder with --journal.")
     pipeline = pipeline_file.load(pipeline_path)
     latency = latency_file.load(profile_path)
-    frame = with_inputs(trace_file.read(trace).frame, pipeline, pipeline_path.parent)
+    with guests():
+        frame = with_inputs(trace_file.read(trace).frame, pipeline, pipeline_path.parent)
     prepared = simulate.prepare(
         simulate.at_speed(frame, speed),
         pipeline,
