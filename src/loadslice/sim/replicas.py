@@ -7,12 +7,9 @@ import msgspec
 import numpy as np
 
 from loadslice.sim import simulate
+from loadslice.sim.draws import t_95
 from loadslice.sim.service import of_run
 from loadslice.spec.simulation import Simulation
-
-# Two-sided 95 % points of Student's t by degrees of freedom; beyond the last the normal value is within 2 %.
-_T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
-_NORMAL_95 = 1.96
 
 Interval = tuple[float, float]
 
@@ -44,9 +41,7 @@ def in_run(prepared: simulate.Prepared, seed: int) -> simulate.Prepared:
 
 def interval(values: list[float]) -> Interval:
     """95 % prediction interval of one more value; never below 0."""
-    freedom = len(values) - 1
-    t = _T_95[freedom - 1] if freedom <= len(_T_95) else _NORMAL_95 * (1 + 1 / freedom)
-    half = t * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values))
+    half = t_95(len(values) - 1) * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values))
     mean = float(np.mean(values))
     return max(0.0, mean - half), mean + half
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from loadslice.policy.estimate import typical_ms
 from loadslice.policy.kernel import kernel
 from loadslice.policy.tables import Int64s
-from loadslice.sim.draws import normal, uniform
+from loadslice.sim.draws import NORMAL_95, normal, t_95, uniform
 from loadslice.spec.errors import InputError
-from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
+from loadslice.spec.latency import Drift, Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import Pipeline, Stage
 
 Float64s = NDArray[np.float64]
@@ -144,12 +144,25 @@ def lower_service(
         machine=np.array([0 if _shared_threads(pipeline, name) else e + 1 for e, name in enumerate(engines)], np.int64),
         likeness=0.0 if latency.drift is None else latency.drift.likeness,
         period_ns=1.0 if latency.drift is None else latency.drift.period_ms * _NS_PER_MS,
-        between_runs=0.0 if latency.drift is None else latency.drift.between_runs or 0.0,
+        between_runs=_between_runs(latency.drift),
         pace=1.0,
     )
     for key, entries in found.items():
         _fill(service, key, entries, factor[key], _measured_crowding(pipeline, engines[key[1]], cores))
     return service, warnings
+
+
+def _between_runs(drift: Drift | None) -> float:
+    """How far one more run may lie from those measured, as a standard deviation.
+
+    A spread found from few runs is uncertain itself, and so is their mean: a prediction interval for one more value is
+    ``t * s * sqrt(1 + 1 / n)``; what is drawn is normal, so that ``t`` counts by its ratio to the normal point.
+    """
+    if drift is None or drift.between_runs is None:
+        return 0.0
+    if drift.runs is None or drift.runs < 2:
+        return drift.between_runs
+    return drift.between_runs * t_95(drift.runs - 1) / NORMAL_95 * math.sqrt(1 + 1 / drift.runs)
 
 
 def of_run(service: Service, seed: int) -> Service:

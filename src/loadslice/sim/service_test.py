@@ -1,0 +1,104 @@
+import numpy as np
+import polars as pl
+import pytest
+
+from loadslice.sim import replicas, simulate
+from loadslice.sim.service import draw_ns, lower_service, of_run
+from loadslice.spec.latency import Drift, Entry, LatencyTable, Milliseconds
+from loadslice.spec.pipeline import Engine, Pipeline, Stage, check
+
+PERIOD_NS = 200_000_000
+SAMPLES = [float(value) for value in np.linspace(8.0, 16.0, 33)]
+
+
+def pipeline() -> Pipeline:
+    engines = {"a": Engine(backend="onnxruntime"), "b": Engine(backend="onnxruntime"), "npu": Engine(backend="twin")}
+    stage = Stage(name="s", variant="v", engines=list(engines))
+    return check(Pipeline(version=1, pipeline="p", engines=engines, stages=[stage]), "test")
+
+
+def table(times: Milliseconds, drift: Drift | None = None) -> LatencyTable:
+    entries = [
+        Entry(variant="v", engine=engine, batch=1, latency_ms=times, basis="modelled") for engine in ("a", "b", "npu")
+    ]
+    return LatencyTable(entries=entries, drift=drift)
+
+
+def drawn_ms(latency: LatencyTable, now_ns: list[int], engine: int = 0, first_tag: int = 0) -> np.ndarray:
+    service, _ = lower_service(pipeline(), latency)
+    return np.array(
+        [draw_ns(service, 7, at_ns, first_tag + tag, 0, engine, 0, 1) / 1e6 for tag, at_ns in enumerate(now_ns)]
+    )
+
+
+def in_periods(each: int, periods: int) -> list[int]:
+    return [period * PERIOD_NS + number for period in range(periods) for number in range(each)]
+
+
+FAMILIES = [
+    Milliseconds(samples=SAMPLES),
+    Milliseconds(mean=12.0, family="exponential"),
+    Milliseconds(mean=12.0, family="lognormal", cv=0.3),
+]
+
+
+@pytest.mark.parametrize("times", FAMILIES, ids=["samples", "exponential", "lognormal"])
+def test_slow_periods_leave_the_distribution_as_it_was_measured(times: Milliseconds) -> None:
+    drift = Drift(period_ms=PERIOD_NS / 1e6, likeness=0.5)
+    alone = drawn_ms(table(times), in_periods(1, 4000))
+    alike = drawn_ms(table(times, drift), in_periods(1, 4000))
+    shares = (0.1, 0.5, 0.9, 0.99)
+    assert np.quantile(alike, shares) == pytest.approx(np.quantile(alone, shares), rel=0.08)
+
+
+@pytest.mark.parametrize("times", FAMILIES, ids=["samples", "exponential", "lognormal"])
+def test_work_of_one_period_is_alike_and_of_two_it_is_not(times: Milliseconds) -> None:
+    drift = Drift(period_ms=PERIOD_NS / 1e6, likeness=0.6)
+    first, second = drawn_ms(table(times, drift), in_periods(2, 3000)).reshape(-1, 2).T
+    assert 0.4 < np.corrcoef(np.argsort(np.argsort(first)), np.argsort(np.argsort(second)))[0, 1] < 0.75
+    assert abs(np.corrcoef(first[1:], second[:-1])[0, 1]) < 0.06
+
+
+def test_engines_of_one_processor_share_its_periods_and_a_device_has_its_own() -> None:
+    latency = table(FAMILIES[0], Drift(period_ms=PERIOD_NS / 1e6, likeness=0.9))
+    at_ns = in_periods(1, 2000)
+    first, second, device = (drawn_ms(latency, at_ns, engine, first_tag=10_000 * engine) for engine in range(3))
+    assert np.corrcoef(first, second)[0, 1] > 0.8
+    assert abs(np.corrcoef(first, device)[0, 1]) < 0.08
+
+
+def test_a_draw_depends_on_seed_request_and_period_and_on_nothing_that_came_before() -> None:
+    latency = table(FAMILIES[0], Drift(period_ms=PERIOD_NS / 1e6, likeness=0.5))
+    service, _ = lower_service(pipeline(), latency)
+    at = [(tag, tag * 30_000_000) for tag in range(50)]
+    forwards = {tag: draw_ns(service, 3, at_ns, tag, 0, 0, 0, 1) for tag, at_ns in at}
+    backwards = {tag: draw_ns(service, 3, at_ns, tag, 0, 0, 0, 1) for tag, at_ns in reversed(at)}
+    assert forwards == backwards
+
+
+def test_a_table_that_knows_of_no_likeness_gives_the_same_times_as_one_without_drift() -> None:
+    at_ns = in_periods(3, 200)
+    for times in FAMILIES:
+        bare = drawn_ms(table(times), at_ns)
+        assert (drawn_ms(table(times, Drift(period_ms=1.0, likeness=0.0)), at_ns) == bare).all()
+
+
+def test_runs_differ_as_far_as_the_table_says_and_more_when_it_knows_few() -> None:
+    many, _ = lower_service(pipeline(), table(FAMILIES[0], Drift(period_ms=1.0, likeness=0.0, between_runs=0.05)))
+    assert np.std([of_run(many, seed).pace for seed in range(2000)]) == pytest.approx(0.05, rel=0.06)
+    drift = Drift(period_ms=1.0, likeness=0.0, between_runs=0.05, runs=3)
+    few, _ = lower_service(pipeline(), table(FAMILIES[0], drift))
+    assert few.between_runs == pytest.approx(0.05 * 4.303 / 1.960 * (4 / 3) ** 0.5, rel=0.01)
+
+
+def test_the_interval_of_replicas_knows_how_far_runs_differ_and_the_run_shown_is_typical() -> None:
+    trace = pl.DataFrame({"arrival_s": [0.05 * number for number in range(300)]})
+    found = {}
+    for between_runs in (0.0, 0.1):
+        drift = Drift(period_ms=1.0, likeness=0.0, between_runs=between_runs)
+        prepared = simulate.prepare(trace, pipeline(), table(FAMILIES[0], drift))
+        found[between_runs] = replicas.run(prepared, seed=1, replicas=12)
+    (still, narrow), (shown, wide) = found[0.0], found[0.1]
+    assert simulate.digest(still) == simulate.digest(shown)
+    low, high = wide["latency_ms.p50"]
+    assert high - low > 3 * (narrow["latency_ms.p50"][1] - narrow["latency_ms.p50"][0])
