@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from loadslice.policy import columns as c
-from loadslice.policy import desk, invariants
+from loadslice.policy import desk, events, invariants
 from loadslice.policy.tables import fresh, lower
+from loadslice.policy.watch import Watch
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import (
     CLASSES,
@@ -178,6 +179,7 @@ class Histories(RuleBasedStateMachine):
         self.submitted = 0
         self.ended: list[int] = []
         self.rows: dict[int, int] = {}
+        self.watch = Watch(self.pipeline)
         self.started()
 
     def started(self) -> None:
@@ -186,6 +188,7 @@ class Histories(RuleBasedStateMachine):
     def call(self, event: str, *arguments: int, results: list[tuple[int, int]] | None = None) -> int:
         """Tell the core one fact and look at what it says; a refused one must have changed nothing."""
         before = [array.tobytes() for array in self.state]
+        self.watch.event(events.EVENT_NAMES.index(event), self.now_ns, arguments, results or ())
         tell = getattr(desk, f"on_{event}")
         if results is None:
             answer = tell(self.now_ns, self.tables, self.state, *arguments)
@@ -195,6 +198,7 @@ class Histories(RuleBasedStateMachine):
             answer = tell(self.now_ns, self.tables, self.state, *arguments, padded)
         if answer == c.REFUSED and event != "arrival":
             assert [array.tobytes() for array in self.state] == before
+            self.watch.effects([], [])
         else:
             self.heard(self.effects())
         return int(answer)
@@ -210,24 +214,13 @@ class Histories(RuleBasedStateMachine):
         return tuple(self.state.members[slot, : self.state.batches[slot, c.B_COUNT], c.M_TAG].tolist())
 
     def heard(self, effects: list[Effect]) -> None:
+        self.watch.effects(
+            effects, [effect[c.EFFECT_COLUMNS :] for effect in effects if effect[c.F_KIND] == c.DISPATCH]
+        )
+        assert len(self.watch.inside) == self.state.counters[c.C_IN_SYSTEM], "both books agree about who is inside"
         for effect in effects:
             if effect[c.F_KIND] == c.OUTCOME:
                 self.ended.append(effect[c.F_TAG])
-                assert 0 <= effect[c.F_C] < c.FOREVER, "a hint is finite and not negative"
-            if effect[c.F_KIND] == c.DISPATCH:
-                self._check_batch(effect[c.F_TAG])
-        assert len(set(self.ended)) == len(self.ended), "one outcome per request"
-
-    def _check_batch(self, slot: int) -> None:
-        batch = self.state.batches[slot]
-        if batch[c.B_BUSY] == 0:
-            return
-        for request, epoch, _ in self.state.members[slot, : batch[c.B_COUNT]]:
-            row = self.state.requests[request]
-            if row[c.R_EPOCH] == epoch:
-                assert row[c.R_BUCKET] == batch[c.B_BUCKET], "one bucket per batch"
-                assert row[c.R_STAGE] == batch[c.B_STAGE]
-                assert row[c.R_DEADLINE_NS] > self.now_ns, "nothing past its deadline is dispatched"
 
     @rule(
         priority=st.integers(0, 3),
