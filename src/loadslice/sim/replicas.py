@@ -8,8 +8,11 @@ import numpy as np
 
 from loadslice.sim import simulate
 from loadslice.sim.draws import t_95
-from loadslice.sim.service import of_run
+from loadslice.sim.service import of_run, quantile_function
+from loadslice.spec.latency import Milliseconds
 from loadslice.spec.simulation import Simulation
+
+_NS_PER_MS = 1_000_000
 
 Interval = tuple[float, float]
 
@@ -36,7 +39,15 @@ def run(prepared: simulate.Prepared, *, seed: int, replicas: int) -> tuple[simul
 
 def in_run(prepared: simulate.Prepared, seed: int) -> simulate.Prepared:
     """The same machine in one of its runs, where the profile knows how far they differ."""
-    return prepared._replace(service=of_run(prepared.service, seed))
+    service, longer = of_run(prepared.service, seed)
+    return prepared._replace(service=service, overhead=_scaled(prepared.overhead, longer))
+
+
+def _scaled(times: Milliseconds | None, factor: float) -> Milliseconds | None:
+    if times is None or factor == 1.0:
+        return times
+    grid_ms = quantile_function(times) * factor / _NS_PER_MS
+    return Milliseconds(samples=grid_ms.tolist())
 
 
 def interval(values: list[float]) -> Interval:

@@ -65,8 +65,8 @@ class Service(NamedTuple):
     """Share of the variation that all work of one period has in common; 0: every draw is by itself"""
     period_ns: float
     """Length of one period"""
-    between_runs: float
-    """Standard deviation of a whole run's speed, as a share of it"""
+    between_runs: Float64s
+    """[2] standard deviation of a whole run's speed, as a share of it: of engines, of the time beside them"""
     pace: float
     """This run's time per unit of work; 1: as measured"""
 
@@ -144,7 +144,7 @@ def lower_service(
         machine=np.array([0 if _shared_threads(pipeline, name) else e + 1 for e, name in enumerate(engines)], np.int64),
         likeness=0.0 if latency.drift is None else latency.drift.likeness,
         period_ns=1.0 if latency.drift is None else latency.drift.period_ms * _NS_PER_MS,
-        between_runs=_between_runs(latency.drift),
+        between_runs=np.array(_between_runs(latency.drift)),
         pace=1.0,
     )
     for key, entries in found.items():
@@ -152,28 +152,34 @@ def lower_service(
     return service, warnings
 
 
-def _between_runs(drift: Drift | None) -> float:
+def _between_runs(drift: Drift | None) -> tuple[float, float]:
     """How far one more run may lie from those measured, as a standard deviation.
 
     A spread found from few runs is uncertain itself, and so is their mean: a prediction interval for one more value is
     ``t * s * sqrt(1 + 1 / n)``; what is drawn is normal, so that ``t`` counts by its ratio to the normal point.
     """
-    if drift is None or drift.between_runs is None:
-        return 0.0
-    if drift.runs is None or drift.runs < 2:
-        return drift.between_runs
-    return drift.between_runs * t_95(drift.runs - 1) / NORMAL_95 * math.sqrt(1 + 1 / drift.runs)
+    if drift is None:
+        return 0.0, 0.0
+    wider = 1.0
+    if drift.runs is not None:
+        wider = t_95(drift.runs - 1) / NORMAL_95 * math.sqrt(1 + 1 / drift.runs)
+    return (drift.between_runs or 0.0) * wider, (drift.overhead_between_runs or 0.0) * wider
 
 
-def of_run(service: Service, seed: int) -> Service:
+def of_run(service: Service, seed: int) -> tuple[Service, float]:
     """The same machine in one of its runs: somewhat faster or slower as a whole, by the seed.
 
     One run alone is simulated at the typical speed; several, which are to show what may happen, each take theirs.
+
+    Returns:
+        The machine, and how much longer its time beside the engines is, hand-over among it.
     """
-    if service.between_runs == 0.0:
-        return service
-    sigma = service.between_runs
-    return service._replace(pace=math.exp(sigma * normal(seed, 0, RUN) - 0.5 * sigma * sigma))
+    if not service.between_runs.any():
+        return service, 1.0
+    engines, beside = service.between_runs
+    pace = math.exp(engines * normal(seed, 0, RUN) - 0.5 * engines * engines)
+    longer = math.exp(beside * normal(seed, 1, RUN) - 0.5 * beside * beside)
+    return service._replace(pace=pace, handover_ns=service.handover_ns * longer), longer
 
 
 def _accepts(stage: Stage, engine: str, bucket: int) -> bool:
@@ -363,6 +369,5 @@ def slot_ns(
 
     Arguments as `draw_ns`.
     """
-    took_ns = draw_ns(service, seed, now_ns, tag, stage, engine, bucket, rows)
-    took_ns += on_grid(service.handover_ns, uniform(seed, tag, HANDOVER + stage))
-    return took_ns * service.pace
+    took_ns = service.pace * draw_ns(service, seed, now_ns, tag, stage, engine, bucket, rows)
+    return took_ns + on_grid(service.handover_ns, uniform(seed, tag, HANDOVER + stage))

@@ -1,3 +1,4 @@
+import msgspec
 import numpy as np
 import polars as pl
 import pytest
@@ -85,10 +86,21 @@ def test_a_table_that_knows_of_no_likeness_gives_the_same_times_as_one_without_d
 
 def test_runs_differ_as_far_as_the_table_says_and_more_when_it_knows_few() -> None:
     many, _ = lower_service(pipeline(), table(FAMILIES[0], Drift(period_ms=1.0, likeness=0.0, between_runs=0.05)))
-    assert np.std([of_run(many, seed).pace for seed in range(2000)]) == pytest.approx(0.05, rel=0.06)
+    assert np.std([of_run(many, seed)[0].pace for seed in range(2000)]) == pytest.approx(0.05, rel=0.06)
     drift = Drift(period_ms=1.0, likeness=0.0, between_runs=0.05, runs=3)
     few, _ = lower_service(pipeline(), table(FAMILIES[0], drift))
-    assert few.between_runs == pytest.approx(0.05 * 4.303 / 1.960 * (4 / 3) ** 0.5, rel=0.01)
+    assert few.between_runs[0] == pytest.approx(0.05 * 4.303 / 1.960 * (4 / 3) ** 0.5, rel=0.01)
+
+
+def test_the_time_beside_engines_differs_from_run_to_run_by_itself() -> None:
+    drift = Drift(period_ms=1.0, likeness=0.0, between_runs=0.05, overhead_between_runs=0.2)
+    handover = msgspec.structs.replace(table(FAMILIES[0], drift), handover_ms=Milliseconds(p50=0.4))
+    service, _ = lower_service(pipeline(), handover)
+    runs = [of_run(service, seed) for seed in range(2000)]
+    longer = np.array([one for _, one in runs])
+    assert np.std(np.log(longer)) == pytest.approx(0.2, rel=0.06)
+    assert [run.handover_ns[40] / service.handover_ns[40] for run, _ in runs] == pytest.approx(longer)
+    assert abs(np.corrcoef(longer, [run.pace for run, _ in runs])[0, 1]) < 0.07
 
 
 def test_the_interval_of_replicas_knows_how_far_runs_differ_and_the_run_shown_is_typical() -> None:
