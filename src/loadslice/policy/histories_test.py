@@ -1,5 +1,6 @@
 """What random histories are made of: pipelines to draw, and a run that is looked at after every event."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -7,8 +8,9 @@ from hypothesis import strategies as st
 
 from loadslice.policy import columns as c
 from loadslice.policy import desk, events, invariants
-from loadslice.policy.tables import fresh, lower
-from loadslice.policy.watch import Watch
+from loadslice.policy.routing import hint_ns, service_ns
+from loadslice.policy.tables import State, fresh, lower
+from loadslice.policy.watch import Watch, follow
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import (
     CLASSES,
@@ -177,10 +179,15 @@ class Run:
         self.submitted = 0
         self.ended: list[int] = []
         self.rows: dict[int, int] = {}
+        self.log: list[list[int]] = []
+        self.said: list[Effect] = []
+        """Every effect, without the members."""
 
     def tell(self, event: str, *arguments: int, results: list[tuple[int, int]] | None = None) -> int:
         """Tell the core one fact and look at what it says; a refused one must have changed nothing."""
-        before = [array.tobytes() for array in self.state]
+        before = invariants.copy(self.state)
+        hints_ns = self.hints_ns()
+        self._note(event, arguments, results or ())
         self.watch.event(events.EVENT_NAMES.index(event), self.now_ns, arguments, results or ())
         call = getattr(desk, f"on_{event}")
         if results is None:
@@ -190,11 +197,34 @@ class Run:
             padded[: len(results)] = np.array(results, np.int64).reshape(-1, 2)
             answer = call(self.now_ns, self.tables, self.state, *arguments, padded)
         if answer == c.REFUSED and event != "arrival":
-            assert [array.tobytes() for array in self.state] == before, "(4) a refused event changes nothing"
+            unchanged = (array.tobytes() == old.tobytes() for array, old in zip(self.state, before, strict=True))
+            assert all(unchanged), "(4) a refused event changes nothing"
             self.watch.effects([], [])
-        else:
-            self.heard(event, self.effects())
+            return int(answer)
+        effects = self.effects()
+        self.heard(event, effects)
+        invariants.check_step(self.tables, before, self.state)
+        self._check_hints(before, hints_ns, effects)
         return int(answer)
+
+    def _note(self, event: str, arguments: tuple[int, ...], results: Sequence[tuple[int, int]]) -> None:
+        """Keep the event as its rows in an event log."""
+        for kind, values in [(event, arguments), *(("result", result) for result in results)]:
+            row = [events.EVENT_NAMES.index(kind), self.now_ns, *values]
+            self.log.append(row + [0] * (events.EVENT_COLUMNS - len(row)))
+
+    def hints_ns(self) -> list[int]:
+        """What a refusal would say now, for each engine."""
+        return [int(hint_ns(self.now_ns, self.tables, self.state, e)) for e in range(len(self.state.engines))]
+
+    def _check_hints(self, before: State, hints_ns: list[int], effects: list[Effect]) -> None:
+        """(14): where nothing came and nothing was learned, a hint has not grown."""
+        for engine, (old_ns, new_ns) in enumerate(zip(hints_ns, self.hints_ns(), strict=True)):
+            came = any(effect[c.F_KIND] == c.PLACED and effect[c.F_B] == engine for effect in effects)
+            learned = (self.state.learned_ns[:, engine] != before.learned_ns[:, engine]).any() or (
+                self.state.engines[engine, c.N_SCALE_PPM] != before.engines[engine, c.N_SCALE_PPM]
+            )
+            assert came or learned or new_ns <= old_ns, "(14) a hint does not grow while the backlog drains"
 
     def effects(self) -> list[Effect]:
         """What the last event said."""
@@ -214,9 +244,23 @@ class Run:
         self.watch.effects(
             effects, [effect[c.EFFECT_COLUMNS :] for effect in effects if effect[c.F_KIND] == c.DISPATCH]
         )
+        self.said += [effect[: c.EFFECT_COLUMNS] for effect in effects]
+        self._check_hopes(effects)
         self.ended += [effect[c.F_TAG] for effect in effects if effect[c.F_KIND] == c.OUTCOME]
         assert len(self.watch.inside) == self.state.counters[c.C_IN_SYSTEM], "(1) both books agree about who is inside"
         invariants.check(self.tables, self.state)
+
+    def _check_hopes(self, effects: list[Effect]) -> None:
+        """(24): whoever is dispatched can be served before its deadline, by what is known now; or it is a trial."""
+        for effect in effects:
+            for tag in effect[c.EFFECT_COLUMNS :]:
+                if tag not in self.watch.inside:
+                    continue  # it ended later in the same event
+                _, _, engine, stage, bucket = effect[:5]
+                needed_ns = service_ns(self.tables, self.state, stage, engine, bucket, self.watch.inside[tag].items)
+                is_trial = self.state.engines[engine, c.N_TRIAL] == 1
+                in_time = self.now_ns + needed_ns <= self.watch.inside[tag].deadline_ns
+                assert in_time or is_trial, "(24) nothing hopeless is dispatched"
 
     def busy(self) -> list[int]:
         """Slots that run a batch."""
@@ -285,4 +329,15 @@ class Run:
             self.now_ns = max(self.now_ns, min(desk.next_timer_ns(self.state), self.now_ns + 1000 * MS))
             self.tell("timer")
         invariants.check_idle(self.state)
+        self.decide_again()
         assert sorted(self.ended) == list(range(self.submitted)), "(2) every request has exactly one outcome"
+
+    def decide_again(self) -> None:
+        """(29): the event log, decided again, says the same."""
+        state = fresh(self.tables, self.pipeline.max_requests)
+        log = np.array(self.log, np.int64)
+        effects = np.zeros((len(self.said) + 1, c.EFFECT_COLUMNS), np.int64)
+        scratch = np.zeros((state.members.shape[1], 2), np.int64)
+        count = events.decide(log, self.tables, state, scratch, effects)
+        assert [tuple(effect) for effect in effects[:count].tolist()] == self.said
+        assert follow(log, self.pipeline, self.tables, fresh(self.tables, self.pipeline.max_requests)) == ""

@@ -7,21 +7,22 @@ state. Numbers in brackets are those of the list in `invariants`.
     watch = Watch(pipeline)
     watch.event(events.ARRIVAL, now_ns, arguments)
     watch.effects(rows, members)
+
+`follow` does this for an event log, and looks at the state too.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from loadslice.policy import events
+import numpy as np
+
+from loadslice.policy import columns as c
+from loadslice.policy import events, invariants
+from loadslice.policy.tables import Int64s, State, Tables
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import CLASSES, Batch, Pipeline
 
-DISPATCH, PLACED, OUTCOME = 1, 2, 3
-"""Kinds of effects."""
-
-FOREVER = 2**62
-PPM = 1_000_000
 NS_PER_MS, NS_PER_S = 1_000_000, 1_000_000_000
 
 HINT_NS_MIN = 50 * NS_PER_MS
@@ -112,7 +113,7 @@ class Watch:
         self._waiting: list[list[Inside]] = [[] for _ in self._names]
         self._streaks = [[Streak() for _ in CLASSES] for _ in self._names]
         # Parts per million of an attempt times nanoseconds per second: exact in whole numbers.
-        self._budget = self._reserve = pipeline.retry.reserve * PPM * NS_PER_S
+        self._budget = self._reserve = pipeline.retry.reserve * c.PPM * NS_PER_S
         self._ended: set[int] = set()
         self._draining = False
         self._sequence = 0
@@ -131,7 +132,7 @@ class Watch:
             results: Of a BATCH_DONE: rows and bucket at the next stage, for each member.
         """
         assert now_ns >= self._now_ns, "(5) the clock never goes back"
-        self._earn((now_ns - self._now_ns) * round(self._pipeline.retry.per_s * PPM))
+        self._earn((now_ns - self._now_ns) * round(self._pipeline.retry.per_s * c.PPM))
         self._now_ns = now_ns
         self._told = Told(kind, tuple(arguments))
         if kind == events.BATCH_DONE and self._applies():
@@ -153,13 +154,13 @@ class Watch:
         self._begin(rows)
         batches = iter(members)
         for number, row in enumerate(rows):
-            if row[0] == PLACED:
+            if row[0] == c.PLACED:
                 self._placed(*row[1:6])
-            elif row[0] == OUTCOME:
+            elif row[0] == c.OUTCOME:
                 following = rows[number + 1] if number + 1 < len(rows) else ()
                 self._outcome(row[1], Outcome(row[2]), Reason(row[3]), row[4], following)
             else:
-                assert row[0] == DISPATCH, f"an effect of kind {row[0]}"
+                assert row[0] == c.DISPATCH, f"an effect of kind {row[0]}"
                 self._dispatch(row[1:6], tuple(next(batches)))
         assert not told.leaving, "(27) nobody is forgotten in a batch that has ended"
         assert len(self.inside) <= self._pipeline.max_requests, "(11) requests inside within max_requests"
@@ -191,7 +192,7 @@ class Watch:
         kind, arguments = self._told.kind, self._told.arguments
         if kind == events.ARRIVAL:
             self._arrive(
-                *arguments[:5], attempt=arguments[8], refused=rows[0][0] == OUTCOME and rows[0][3] in AT_THE_DOOR
+                *arguments[:5], attempt=arguments[8], refused=rows[0][0] == c.OUTCOME and rows[0][3] in AT_THE_DOOR
             )
         elif kind in {events.BATCH_DONE, events.BATCH_FAILED}:
             self._end_batch(arguments[0])
@@ -216,7 +217,7 @@ class Watch:
         if attempt > 1 and not refused:
             self._spend()
         elif not refused:
-            self._earn(round(self._pipeline.retry.budget * PPM) * NS_PER_S)
+            self._earn(round(self._pipeline.retry.budget * c.PPM) * NS_PER_S)
 
     def _end_batch(self, slot: int) -> None:
         batch = self._running[slot]
@@ -302,7 +303,7 @@ class Watch:
         self._ended.add(tag)
         if self._told.kind == events.CANCEL and origin == "waiting":
             self._told.touched.add(request.engine)
-        assert 0 <= hint_ns < FOREVER, "(14) a hint is finite and not negative"
+        assert 0 <= hint_ns < c.FOREVER, "(14) a hint is finite and not negative"
         if outcome in {Outcome.REJECTED, Outcome.SHED}:
             assert hint_ns >= HINT_NS_MIN, "(14) a refusal says when to come back"
         self._check_outcome(request, origin, outcome, reason)
@@ -320,7 +321,7 @@ class Watch:
         facts: dict[Reason, bool] = {
             Reason.DEADLINE: self._now_ns >= request.deadline_ns,
             Reason.STAGE_TIMEOUT: self._now_ns >= self._ends_ns(request),
-            Reason.HOPELESS: request.deadline_ns < FOREVER,
+            Reason.HOPELESS: request.deadline_ns < c.FOREVER,
             Reason.TABLE_FULL: len(self.inside) == self._pipeline.max_requests,
             Reason.DRAINING: self._draining,
             Reason.ENGINE_FAILED: kind in {events.BATCH_FAILED, events.ENGINE_DOWN} and origin == "left",
@@ -337,7 +338,7 @@ class Watch:
         assert victim is lowest, "(8) the newest of the lowest class present is displaced"
         assert len(present) >= self._settings[victim.engine].queue.limit, "(8) only a full queue displaces"
         assert following, "(8) a victim makes room for somebody"
-        assert following[0] == PLACED, "(8) a victim makes room for somebody"
+        assert following[0] == c.PLACED, "(8) a victim makes room for somebody"
         assert following[3] == victim.engine, "(8) a victim makes room for somebody"
         assert self.inside[following[1]].priority < victim.priority, "(8) only for a higher class"
 
@@ -398,12 +399,12 @@ class Watch:
         self._budget = min(self._budget + amount, self._reserve)
 
     def _spend(self) -> None:
-        self._budget -= PPM * NS_PER_S
+        self._budget -= c.PPM * NS_PER_S
         assert self._budget >= 0, "(15) further attempts within the retry budget, in any window"
 
     def _ends_ns(self, request: Inside) -> int:
         timeout_ms = self._pipeline.stages[request.stage].timeout_ms
-        timeout_ns = FOREVER if timeout_ms is None else round(timeout_ms * NS_PER_MS)
+        timeout_ns = c.FOREVER if timeout_ms is None else round(timeout_ms * NS_PER_MS)
         return min(request.deadline_ns, request.clock_ns + timeout_ns)
 
     def _batch_of(self, engine: int, stage: int) -> Batch:
@@ -440,3 +441,35 @@ class Watch:
             return
         for lane in {request.lane for request in self._waiting[engine]}:
             assert not self._is_surely_ready(engine, lane), "(26) no free slot beside work that could start"
+
+
+def follow(log: Int64s, pipeline: Pipeline, tables: Tables, state: State) -> str:
+    """Decide an event log again, one event at a time, and hold each to `Watch` and `invariants`.
+
+    Args:
+        log: [n, EVENT_COLUMNS], well formed: `events.decide` takes it.
+        pipeline: As it was run.
+        tables: Of this pipeline.
+        state: Fresh; changed.
+
+    Returns:
+        The first promise that is broken and the row of its event; empty when all are kept.
+    """
+    watch = Watch(pipeline)
+    results = np.zeros((state.members.shape[1], 2), np.int64)
+    effects = np.zeros_like(state.effects)
+    starts = np.flatnonzero(log[:, 0] != events.RESULT).tolist()
+    for begin, end in zip(starts, [*starts[1:], len(log)], strict=True):
+        kind, now_ns, *arguments = log[begin].tolist()
+        try:
+            watch.event(kind, now_ns, arguments, [(row[2], row[3]) for row in log[begin + 1 : end].tolist()])
+            before = invariants.copy(state)
+            said = effects[: events.decide(log[begin:end], tables, state, results, effects)].tolist()
+            slots = [row[c.F_TAG] for row in said if row[c.F_KIND] == c.DISPATCH]
+            members = [state.members[slot, : state.batches[slot, c.B_COUNT], c.M_TAG].tolist() for slot in slots]
+            watch.effects(said, members)
+            invariants.check(tables, state)
+            invariants.check_step(tables, before, state)
+        except AssertionError as error:
+            return f"event row {begin}: {error}"
+    return ""
