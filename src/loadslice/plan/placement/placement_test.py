@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from loadslice.plan.placement import chain, greedy, mincut, specimen
+from loadslice.plan.placement import chain, greedy, mincut, relaxation, specimen
 from loadslice.plan.placement.problem import (
     FOREVER_NS,
     HOST,
@@ -14,6 +14,7 @@ from loadslice.plan.placement.problem import (
     Problem,
     Tensor,
     bottleneck_ns,
+    contract,
     cost,
     latency_ns,
     loads_ns,
@@ -108,7 +109,7 @@ def test_chain_finds_what_trying_every_path_finds() -> None:
     proven = 0
     for _ in range(200):
         devices = int(rng.integers(2, 4))
-        problem = specimen.chain(8 if devices == 2 else 6, rng, devices=devices)
+        problem = specimen.chain(8 if devices == 2 else 5, rng, devices=devices)
         found = chain.place_chain(problem, range(problem.ops), [t + 2 for t in range(problem.ops - 1)])
         best = min(latency_ns(problem, device) for device in every_assignment(problem))
         assert found.bound_ns <= best <= found.value_ns == latency_ns(problem, found.device)
@@ -116,13 +117,51 @@ def test_chain_finds_what_trying_every_path_finds() -> None:
     assert proven >= 190
 
 
+def test_segments_with_side_tensors_are_proven_optimal() -> None:
+    pytest.importorskip("scipy")
+    rng = np.random.default_rng(9)
+    proven = 0
+    for round_ in range(100):
+        devices = 2 + round_ % 2
+        problem = specimen.chain(8 if devices == 2 else 5, rng, devices=devices)
+        found = chain.place_segments(problem, range(problem.ops), [t + 2 for t in range(problem.ops - 1)])
+        best = min(latency_ns(problem, device) for device in every_assignment(problem))
+        assert found.bound_ns <= best <= found.value_ns == latency_ns(problem, found.device)
+        assert found.gap == 0 if devices == 2 else found.gap < 0.08
+        proven += found.value_ns == best
+    assert proven >= 98
+
+
+def test_any_operator_on_any_of_three_devices_is_near_its_bound() -> None:
+    pytest.importorskip("scipy")
+    rng = np.random.default_rng(10)
+    equal = 0
+    for _ in range(100):
+        problem = specimen.problem(6, rng, devices=3)
+        found = relaxation.place_many(problem)
+        best = min(latency_ns(problem, device) for device in every_assignment(problem))
+        assert found.bound_ns <= best <= found.value_ns == latency_ns(problem, found.device)
+        equal += found.value_ns == best
+    assert equal >= 95
+
+
+def test_a_group_costs_what_its_operators_cost_together() -> None:
+    rng = np.random.default_rng(11)
+    for _ in range(50):
+        problem = specimen.problem(12, rng, devices=3, unsupported_share=0.0)
+        groups = np.sort(np.concatenate([np.arange(5), rng.integers(0, 5, 7)]))
+        device = rng.integers(0, 3, 5)
+        assert loads_ns(contract(problem, groups), device).tolist() == loads_ns(problem, device[groups]).tolist()
+
+
 def test_chain_without_side_tensors_is_proven_optimal() -> None:
     rng = np.random.default_rng(5)
-    for _ in range(200):
-        base = specimen.chain(7, rng, devices=3)
+    for round_ in range(200):
+        ops, devices = (8, 2) if round_ % 2 else (5, 3)
+        base = specimen.chain(ops, rng, devices=devices)
         tensors = tuple(t for t in base.tensors if t.nbytes is not None and t.nbytes > 500)
         problem = Problem(base.op_ns, tensors, base.links)
-        found = chain.place_chain(problem, range(7), [t + 1 for t in range(6)])
+        found = chain.place_chain(problem, range(ops), [t + 1 for t in range(ops - 1)])
         best = min(latency_ns(problem, device) for device in every_assignment(problem))
         assert found.value_ns == found.bound_ns == best
 

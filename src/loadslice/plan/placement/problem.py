@@ -205,6 +205,26 @@ def bottleneck_ns(problem: Problem, device: Int64) -> int:
     return int(loads_ns(problem, device).max())
 
 
+def contract(problem: Problem, groups: Int64) -> Problem:
+    """The problem whose operators are groups of operators that stay together.
+
+    Args:
+        problem: What is placed.
+        groups: Group of each operator, from 0, none empty; no operator reads from a later group.
+    """
+    op_ns = np.zeros((int(groups.max()) + 1, problem.devices), np.int64)
+    np.add.at(op_ns, groups, problem.op_ns)
+    tensors = []
+    for tensor in problem.tensors:
+        home = HOST if tensor.maker == HOST else int(groups[tensor.maker])
+        readers = {HOST if reader == HOST else int(groups[reader]) for reader in tensor.readers}
+        inside = home != HOST and home in readers
+        readers -= {home} if inside else set()
+        if readers:
+            tensors.append(Tensor(home, tuple(sorted(readers)), tensor.nbytes))
+    return Problem(np.minimum(op_ns, FOREVER_NS), tuple(tensors), problem.links)
+
+
 def runs(problem: Problem, device: Int64) -> list[tuple[int, list[int]]]:
     """Slices: the operators in an order with few changes of device, cut where the device changes.
 
