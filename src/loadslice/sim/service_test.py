@@ -5,8 +5,9 @@ import pytest
 
 from loadslice.sim import replicas, simulate
 from loadslice.sim.service import draw_ns, lower_service, of_run
-from loadslice.spec.latency import Drift, Entry, LatencyTable, Milliseconds
-from loadslice.spec.pipeline import Engine, Pipeline, Stage, check
+from loadslice.spec.errors import InputError
+from loadslice.spec.latency import Drift, Entry, InputWork, LatencyTable, Milliseconds, StageWork
+from loadslice.spec.pipeline import Accept, Batch, Engine, Pipeline, Stage, check
 
 PERIOD_NS = 200_000_000
 SAMPLES = [float(value) for value in np.linspace(8.0, 16.0, 33)]
@@ -114,3 +115,49 @@ def test_the_interval_of_replicas_knows_how_far_runs_differ_and_the_run_shown_is
     assert simulate.digest(still) == simulate.digest(shown)
     low, high = wide["latency_ms.p50"]
     assert high - low > 3 * (narrow["latency_ms.p50"][1] - narrow["latency_ms.p50"][0])
+
+
+def gaps(
+    stage: Stage, entries: list[tuple[str, int, list[int] | None]], inputs: list[InputWork] | None = None
+) -> list[str]:
+    engines = {name: Engine(backend="onnxruntime") for name in stage.engine_names}
+    plan = check(Pipeline(version=1, pipeline="p", engines=engines, stages=[stage]), "test")
+    known = [
+        Entry(variant=stage.variant_id, engine=name, batch=rows, shape=shape, latency_ms=FAMILIES[0], basis="measured")
+        for name, rows, shape in entries
+    ]
+    _, warnings = lower_service(plan, LatencyTable(entries=known, inputs=inputs or []), pipeline_path="plans/p.yaml")
+    return warnings
+
+
+STAGE = Stage(name="s", model="m.onnx", engines=["a", "b"], buckets=[[4], [8]], batch={"b": Batch(size=8)})
+
+
+def test_a_shape_and_a_batch_that_were_not_measured_are_one_line_each_with_the_command_that_measures_them() -> None:
+    warnings = gaps(STAGE, [("a", 1, [4]), ("a", 1, [8]), ("b", 1, [4]), ("b", 2, [8])])
+    remedy = "Run `loadslice profile plans/p.yaml --on b`, or add an entry."
+    assert warnings == [
+        f"s on b at [4], 8 rows: measured up to 1; taken in proportion to rows. {remedy}",
+        f"s on b at [8], 8 rows: measured up to 2; taken in proportion to rows. {remedy}",
+    ]
+    (warning,) = gaps(STAGE, [("a", 1, [4]), ("b", 8, [4]), ("b", 8, [8])])
+    assert warning.startswith(
+        "s on a at [8] was not measured: taken as 2.00 x its nearest shape. Run `loadslice profile"
+    )
+
+
+def test_examples_of_more_rows_than_were_measured_are_named() -> None:
+    asked = [InputWork(input="long", stages=[StageWork(stage="s", items=5, shape=[8])])]
+    stage = msgspec.structs.replace(STAGE, batch={})
+    (warning,) = gaps(stage, [("a", 5, [8]), ("a", 1, [4]), ("b", 2, [8]), ("b", 1, [4])], asked)
+    assert warning.startswith("s on b at [8], 5 rows: measured up to 2")
+
+
+def test_an_engine_of_one_static_shape_takes_that_shapes_time_for_every_bucket() -> None:
+    stage = msgspec.structs.replace(STAGE, batch={}, accept={"a": Accept(shape=[1, 8])})
+    assert gaps(stage, [("a", 1, [8]), ("b", 1, [4]), ("b", 1, [8])]) == []
+
+
+def test_a_stage_without_any_time_is_an_error_with_the_command() -> None:
+    with pytest.raises(InputError, match=r"stage 's' has no time on engine 'b' .*profile plans/p.yaml --on b`"):
+        gaps(STAGE, [("a", 1, [4])])

@@ -68,8 +68,11 @@ def prepare(
     seed: int = 0,
     faults: list[Fault] | None = None,
     clients: Clients | None = None,
+    pipeline_path: str = "PIPELINE",
 ) -> Prepared:
     """Lower pipeline, profile and trace; and what goes wrong and who comes back, if anything and anybody.
+
+    ``pipeline_path`` is named in the command that would measure what the profile lacks.
 
     Raises:
         InputError: A stage without times, or a trace that does not fit; one line, with the next command.
@@ -77,7 +80,7 @@ def prepare(
     traffic, traffic_warnings = lower_traffic(trace, pipeline, latency, seed=seed)
     span_s = max(int(traffic.arrival_ns[-1]), 1) / _NS_PER_S
     rate_per_s = (len(traffic.arrival_ns) - 1) / span_s
-    service, service_warnings = lower_service(pipeline, latency, rate_per_s=rate_per_s)
+    service, service_warnings = lower_service(pipeline, latency, rate_per_s=rate_per_s, pipeline_path=pipeline_path)
     return Prepared(
         pipeline,
         lower(pipeline, latency, rule_sources(pipeline)),

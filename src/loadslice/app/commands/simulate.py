@@ -70,6 +70,7 @@ def command(
         seed=seed,
         faults=load_faults(faults_path, pipeline) if faults_path else None,
         clients=load_clients(clients_path) if clients_path else None,
+        pipeline_path=str(pipeline_path),
     )
     check_folder(out)
     check_folder(journal)
