@@ -114,7 +114,7 @@ def test_chain_finds_what_trying_every_path_finds() -> None:
         best = min(latency_ns(problem, device) for device in every_assignment(problem))
         assert found.bound_ns <= best <= found.value_ns == latency_ns(problem, found.device)
         proven += found.value_ns == best
-    assert proven >= 190
+    assert proven >= 180
 
 
 def test_segments_with_side_tensors_are_proven_optimal() -> None:
