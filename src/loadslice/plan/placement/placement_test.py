@@ -53,6 +53,13 @@ def test_loads_are_the_definition() -> None:
         assert parts.bottleneck_ns == bottleneck_ns(problem, device)
 
 
+def test_a_transfer_costs_the_same_alone_and_among_others() -> None:
+    sizes = [0, 1, 999, 123_457, 5, None]
+    links = (Link(), Link(20_000, 3e8), Link(7, 1.7e10))
+    problem = Problem(np.ones((7, 3), np.int64), tuple(Tensor(i, (i + 1,), n) for i, n in enumerate(sizes)), links)
+    assert problem.move_ns.tolist() == [[link.transfer_ns(size) for link in links] for size in sizes]
+
+
 def test_a_tensor_that_three_operators_read_on_one_device_is_paid_once() -> None:
     times = np.array([[10, 500], [500, 10], [500, 10], [500, 10]], np.int64)
     tensors = (Tensor(0, (1, 2, 3), 2_000),)

@@ -101,8 +101,11 @@ class Problem:
     @cached_property
     def move_ns(self) -> Int64:
         """``[tensors, devices]``: one transfer of the tensor over the device's link, either way."""
-        rows = [[link.transfer_ns(tensor.nbytes) for link in self.links] for tensor in self.tensors]
-        return np.array(rows, np.int64).reshape(len(self.tensors), self.devices)
+        sizes = np.array([-1 if tensor.nbytes is None else tensor.nbytes for tensor in self.tensors], np.float64)
+        columns = [link.sync_ns + np.rint(sizes / link.bytes_per_s * 1e9) for link in self.links]
+        moves = np.where(sizes[:, None] < 0, FOREVER_NS, np.stack(columns, axis=1))
+        found: Int64 = moves.astype(np.int64)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
