@@ -14,6 +14,8 @@ from loadslice.spec.files import reason
 COMMANDS = {
     "portrait": "What does my load look like?",
     "inspect": "What does my model ask of hardware?",
+    "rewrite": "Change a model so that more of it runs on a device.",
+    "toolchain": "List, install and ask vendors' compilers.",
     "devices": "Which devices are there, here and in the catalogue?",
     "profile": "How long does each stage take on each engine?",
     "simulate": "How would this fleet have served the recorded traffic?",
