@@ -3,10 +3,11 @@
 import os
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from loadslice.policy import columns as c
 from loadslice.policy.histories_test import MS, Run, Setup, setups
 
 
@@ -85,6 +86,8 @@ def budget(examples: int) -> settings:
         deadline=None,
         max_examples=examples if os.environ.get("NUMBA_DISABLE_JIT") else 2 * examples,
         stateful_step_count=50,
+        # Without "explain", which traces every line of the core and takes minutes.
+        phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
         derandomize=bool(os.environ.get("CI")),
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
     )
@@ -135,3 +138,33 @@ TestHistories = Histories.TestCase
 @given(setup=setups(), seed=st.integers(0, 2**32), steps=st.integers(1, 150))
 def test_busy_histories_keep_every_promise(setup: Setup, seed: int, steps: int) -> None:
     play(Run(setup), seed, steps)
+
+
+@budget(60)
+@given(setup=setups(), seed=st.integers(0, 2**32), steps=st.integers(1, 120))
+def test_after_any_history_healthy_traffic_closes_every_breaker_that_it_reaches(
+    setup: Setup, seed: int, steps: int
+) -> None:
+    """Each engine alone in turn, so that whatever its breakers were left in, all traffic comes to them."""
+    run = Run(setup)
+    play(run, seed, steps)
+    everyone = range(len(run.state.engines))
+    for alone in everyone:
+        for engine in everyone:
+            run.tell("engine_up" if engine == alone else "engine_down", engine)
+        before = len(run.said)
+        send_healthy_traffic(run, 40)
+        reached = {effect[c.F_A] for effect in run.said[before:] if effect[c.F_KIND] == c.PLACED}
+        send_healthy_traffic(run, 20)
+        for stage, breaker in enumerate(run.state.breakers[:, alone]):
+            assert breaker[c.X_STATE] != c.OPEN, "(21) from open, half-open comes"
+            assert breaker[c.X_STATE] == c.CLOSED or stage not in reached, "(21) with traffic, half-open ends"
+
+
+def send_healthy_traffic(run: Run, requests: int) -> None:
+    """One request every 5 ms, each batch answered at once or 5 ms later."""
+    for _ in range(requests):
+        run.arrive(priority=0)
+        for slot in run.busy():
+            run.batch_ends(slot, [(1, 0)] * len(run.members_of(slot)))
+        run.pass_time(5 * MS)
