@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from loadslice.evaluate import payloads
-from loadslice.sim import loop, replicas, simulate
+from loadslice.sim import record, replicas, simulate
 from loadslice.spec.fidelity import FIGURES, FigureFidelity, StageFidelity, StretchFidelity
 from loadslice.spec.journal import Journal
 from loadslice.spec.latency import LatencyTable
@@ -92,7 +92,7 @@ def predict(
 def _of_simulation(run: simulate.Run, played: Session) -> Seen:
     names = list(OUTCOMES)
     engines = np.array([*run.pipeline.engines, "-"])
-    line = np.where(run.record.timeline[:, :, loop.T_DONE_NS] >= 0, run.record.timeline[:, :, loop.T_ENGINE], -1)
+    line = np.where(run.record.timeline[:, :, record.T_DONE_NS] >= 0, run.record.timeline[:, :, record.T_ENGINE], -1)
     return pl.DataFrame(
         {
             "row": played.frame["row"],
@@ -108,9 +108,9 @@ def _stages_of_simulation(run: simulate.Run) -> pl.DataFrame:
     found = []
     for number, stage in enumerate(run.pipeline.stages):
         lines = run.record.timeline[:, number]
-        lines = lines[lines[:, loop.T_DONE_NS] >= 0]
-        wait_ms = (lines[:, loop.T_DISPATCHED_NS] - lines[:, loop.T_ENQUEUED_NS]) / 1e6
-        service_ms = (lines[:, loop.T_DONE_NS] - lines[:, loop.T_DISPATCHED_NS]) / 1e6
+        lines = lines[lines[:, record.T_DONE_NS] >= 0]
+        wait_ms = (lines[:, record.T_DISPATCHED_NS] - lines[:, record.T_ENQUEUED_NS]) / 1e6
+        service_ms = (lines[:, record.T_DONE_NS] - lines[:, record.T_DISPATCHED_NS]) / 1e6
         if len(lines):
             found.append((stage.name, float(wait_ms.mean()), float(service_ms.mean())))
     return pl.DataFrame(found, schema=["stage", "queue_ms", "service_ms"], orient="row")
