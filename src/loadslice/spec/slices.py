@@ -56,6 +56,14 @@ class OpTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     stamp: Stamp | None = None
 
 
+class DeviceBasis(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan knows of a device."""
+
+    basis: TimesBasis
+    source: str
+    link: Link
+
+
 class DeviceLoad(msgspec.Struct, frozen=True, kw_only=True):
     """One device's part of one request."""
 
@@ -139,7 +147,10 @@ class StitchCheck(msgspec.Struct, frozen=True, kw_only=True):
     runtime: str
     runs: int
     bit_equal: bool
-    max_abs_diff: float
+    max_abs_diff: float | None
+    """``null``: not even the shapes are equal, or a value is no number."""
+    max_rel_diff: float | None
+    """The same as a share of the largest output."""
     seed: int
 
 
@@ -150,9 +161,8 @@ class SlicePlan(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     shapes: dict[str, list[int]]
     objective: Objective
-    devices: dict[str, str]
-    """Device to the basis of its operator times: ``measured``, ``modelled`` or ``emulated``, and the source."""
-    links: dict[str, Link]
+    devices: dict[str, DeviceBasis]
+    """Where operator times and links come from."""
     ops: int
     """Operators that are placed; what a runtime folds at load is not."""
     legal_cuts: int
@@ -168,6 +178,9 @@ class SlicePlan(msgspec.Struct, frozen=True, kw_only=True):
     splits: list[BankSplit] = []
     """Heavy operators that two devices together finish sooner than either alone."""
     stitched: StitchCheck | None = None
+    """``null``: no slices were written, or there is no runtime to run them (`notes`)."""
+    shared: StitchCheck | None = None
+    """The model with its shared operators in halves against the whole."""
     notes: list[str] = []
     stamp: Stamp | None = None
 

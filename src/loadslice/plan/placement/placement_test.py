@@ -19,6 +19,7 @@ from loadslice.plan.placement.problem import (
     latency_ns,
     loads_ns,
     runs,
+    stuck,
 )
 
 
@@ -98,6 +99,22 @@ def test_minimum_cut_never_moves_a_tensor_that_cannot_travel() -> None:
         found = mincut.place_two(problem)
         assert found.value_ns == min(latency_ns(problem, device) for device in every_assignment(problem))
         assert cost(problem, found.device).possible
+
+
+def test_a_tensor_that_no_assignment_can_handle_is_found() -> None:
+    rng = np.random.default_rng(12)
+    seen = set()
+    for _ in range(200):
+        base = specimen.problem(6, rng, devices=3, unsupported_share=0.5)
+        tensors = tuple(Tensor(t.maker, t.readers, None if rng.random() < 0.4 else t.nbytes) for t in base.tensors)
+        times = base.op_ns.copy()
+        times[rng.random(6) < 0.4, 0] = FOREVER_NS
+        times[(times >= FOREVER_NS).all(axis=1), 0] = 5
+        problem = Problem(times, tensors, base.links)
+        able = any(cost(problem, device).possible for device in every_assignment(problem))
+        assert (stuck(problem) is None) == able
+        seen.add(able)
+    assert seen == {True, False}
 
 
 def test_work_beyond_the_range_of_the_flow_is_still_proven_to_a_millionth() -> None:

@@ -32,12 +32,19 @@ class Link:
     """Paid for every transfer, whatever its size."""
     bytes_per_s: float = float("inf")
 
+    @property
+    def free(self) -> bool:
+        """It is the host's own: nothing moves."""
+        return self.sync_ns == 0 and self.bytes_per_s == float("inf")
+
     def transfer_ns(self, nbytes: int | None) -> int:
         """Time of one transfer; a tensor of unknown size (``None``) cannot be planned to travel.
 
         Returns:
-            Nanoseconds; `FOREVER_NS` for ``None``.
+            Nanoseconds; `FOREVER_NS` for ``None`` where anything moves.
         """
+        if self.free:
+            return 0
         return FOREVER_NS if nbytes is None else self.sync_ns + round(nbytes / self.bytes_per_s * 1e9)
 
 
@@ -104,6 +111,7 @@ class Problem:
         sizes = np.array([-1 if tensor.nbytes is None else tensor.nbytes for tensor in self.tensors], np.float64)
         columns = [link.sync_ns + np.rint(sizes / link.bytes_per_s * 1e9) for link in self.links]
         moves = np.where(sizes[:, None] < 0, FOREVER_NS, np.stack(columns, axis=1))
+        moves[:, [link.free for link in self.links]] = 0
         found: Int64 = moves.astype(np.int64)
         return found
 
@@ -180,7 +188,7 @@ def cost(problem: Problem, device: Int64) -> Cost:
     crossing = crossings(problem, device)
     moves = crossing.sum(axis=0)
     sizes = np.array([tensor.nbytes or 0 for tensor in problem.tensors], np.int64)
-    priced = np.array([link.transfer_ns(0) > 0 or np.isfinite(link.bytes_per_s) for link in problem.links])
+    priced = np.array([not link.free for link in problem.links])
     return Cost(
         compute_ns=compute,
         move_ns=(crossing * problem.move_ns).sum(axis=0),
@@ -206,6 +214,37 @@ def latency_ns(problem: Problem, device: Int64) -> int:
 def bottleneck_ns(problem: Problem, device: Int64) -> int:
     """Time between requests in a full pipeline: the largest load."""
     return int(loads_ns(problem, device).max())
+
+
+def stuck(problem: Problem) -> int | None:
+    """A tensor that no assignment can handle; ``None``: there is an assignment.
+
+    Operators joined by tensors that cannot travel must share a device that can run them all.
+    """
+    group = list(range(problem.ops))
+
+    def root(op: int) -> int:
+        while group[op] != op:
+            group[op] = group[group[op]]
+            op = group[op]
+        return op
+
+    can = problem.op_ns < FOREVER_NS
+    for t, tensor in enumerate(problem.tensors):
+        immovable = problem.move_ns[t] >= FOREVER_NS
+        if not immovable.any():
+            continue
+        ops = [op for op in (tensor.maker, *tensor.readers) if op != HOST]
+        for op in ops[1:]:
+            first, other = root(ops[0]), root(op)
+            if first != other:
+                can[first] &= can[other]
+                group[other] = first
+        if HOST in (tensor.maker, *tensor.readers):
+            can[root(ops[0])] &= ~immovable
+        if not can[root(ops[0])].any():
+            return t
+    return None
 
 
 def contract(problem: Problem, groups: Int64) -> Problem:
