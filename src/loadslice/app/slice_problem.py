@@ -61,13 +61,18 @@ class Machine:
         return list(self.times)
 
 
-def open_model(path: Path, given: dict[str, list[int]]) -> Opened:
+def open_model(path: Path, given: dict[str, list[int]], *, weights: bool = False) -> Opened:
     """Open a model and find its operators and legal cuts.
+
+    Args:
+        path: An `.onnx` file.
+        given: Input name to shape.
+        weights: Also read external weights: to write slices or to share operators.
 
     Raises:
         InputError: It cannot be opened, an input has no shape, or there is nothing in it to cut.
     """
-    model = load(path, weights=True)
+    model = load(path, weights=weights)
     inputs.check_shapes(path, model, given)
     missing = [entry for entry in inputs.dynamic_inputs(model, given) if entry.given is None]
     if missing:

@@ -82,12 +82,15 @@ def command(
 
     Example: loadslice slice det.onnx --devices cpu0=local,npu0=nvidia-t4 --shape x=1x3x640x640 --out out/slices
     """
-    opened = open_model(resolve_model(model, Path.cwd()), parse_shapes(shapes))
-    measured = None if times is None else load_op_times(times)
     check_folder(out)
+    weights = out is not None or share is not None
+    opened = open_model(resolve_model(model, Path.cwd()), parse_shapes(shapes), weights=weights)
+    measured = None if times is None else load_op_times(times)
     notes: list[str] = []
     machine = describe_machine(opened, _devices(listed), measured, _links(links), _unsupported(unsupported), notes)
-    plan, parts = make_plan(opened, machine, objective, seconds=seconds, gap=gap / 100, notes=notes)
+    plan, parts = make_plan(
+        opened, machine, objective, seconds=seconds, gap=gap / 100, notes=list(dict.fromkeys(notes))
+    )
     if share is not None:
         plan = msgspec.structs.replace(plan, splits=share_operators(opened, machine, share, tile))
     if out is not None:
