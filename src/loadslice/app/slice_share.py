@@ -8,18 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import onnx
 
-from loadslice.app.slice_problem import Machine, Opened
+from loadslice.app.slice_problem import Machine, Opened, assignment_problem
 from loadslice.graph.shapes import Step
 from loadslice.graph.split import SPLIT_OPS, By, channels, split_node
 from loadslice.graph.stitch import check_stitched
 from loadslice.plan.placement.intraop import best_split
-from loadslice.plan.placement.problem import Link
+from loadslice.plan.placement.mincut import place_two
+from loadslice.plan.placement.problem import FOREVER_NS, Link, Problem, cost, runs
+from loadslice.plan.placement.relaxation import place_many
 from loadslice.spec.errors import InputError, MissingExtraError
 from loadslice.spec.files import write_bytes
-from loadslice.spec.slices import BankSplit, SlicePlan, StitchCheck
+from loadslice.spec.slices import Assignment, BankSplit, DeviceLoad, SlicePlan, StitchCheck
 
+SHARED = "sharing"
 SHARED_FILE = "shared.onnx"
 
 REL_DIFF_MAX = 1e-4
@@ -73,6 +77,43 @@ def share_operators(opened: Opened, machine: Machine, by: By, tile: int) -> list
                 )
             )
     return sorted(found, key=lambda split: split.split_ms - split.alone_ms)
+
+
+def shared_way(opened: Opened, machine: Machine, splits: list[BankSplit]) -> Assignment:
+    """Latency when every operator may be on either device or, where that is worth it, on both.
+
+    Both together are a third device that is the host: a split's time has its transfers in it.
+    """
+    two = assignment_problem(opened, machine)
+    by_node = {split.node: round(split.split_ms * 1e6) for split in splits}
+    both = np.array([by_node.get(key, FOREVER_NS) for key in opened.graph.keys], np.int64)
+    three = Problem(np.column_stack([two.op_ns, both]), two.tensors, (*two.links, Link()))
+    found = place_many(three, [place_two(two).device])
+    spent = cost(three, found.device)
+    slices = len(runs(three, found.device))
+    names = [*machine.names, "+".join(machine.names)]
+    return Assignment(
+        name=SHARED,
+        how=f"any operator on either device or on both: {found.method}",
+        latency_ms=spent.latency_ns / 1e6,
+        bottleneck_ms=None,
+        compute_ms=int(spent.compute_ns.sum()) / 1e6,
+        copy_ms=(int(spent.move_ns.sum()) - spent.sync_ns) / 1e6,
+        sync_ms=spent.sync_ns / 1e6,
+        slices=slices,
+        cuts=slices - 1,
+        transfers=spent.transfers,
+        transfer_bytes=spent.nbytes,
+        devices={
+            name: DeviceLoad(
+                ops=int((found.device == index).sum()),
+                compute_ms=int(spent.compute_ns[index]) / 1e6,
+                transfer_ms=int(spent.move_ns[index]) / 1e6,
+            )
+            for index, name in enumerate(names)
+        },
+        gap_pct=100 * found.gap,
+    )
 
 
 def _units(opened: Opened, step: Step, by: By) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from loadslice.app.output import Finite, check_folder, emit, json_option, keep, 
 from loadslice.app.slice_files import write_slices
 from loadslice.app.slice_plan import make_plan
 from loadslice.app.slice_problem import HOST_LINK, describe_machine, open_model
-from loadslice.app.slice_share import near_enough, share_operators, write_shared
+from loadslice.app.slice_share import near_enough, share_operators, shared_way, write_shared
 from loadslice.app.slice_text import describe_plan
 from loadslice.graph.inputs import parse_shapes
 from loadslice.graph.split import By
@@ -92,7 +92,9 @@ def command(
         opened, machine, objective, seconds=seconds, gap=gap / 100, notes=list(dict.fromkeys(notes))
     )
     if share is not None:
-        plan = msgspec.structs.replace(plan, splits=share_operators(opened, machine, share, tile))
+        splits = share_operators(opened, machine, share, tile)
+        rows = [*plan.assignments, shared_way(opened, machine, splits)] if splits else plan.assignments
+        plan = msgspec.structs.replace(plan, splits=splits, assignments=rows)
     if out is not None:
         plan = write_slices(opened, plan, parts, out, seed)
     if out is not None and plan.splits:

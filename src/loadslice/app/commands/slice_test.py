@@ -175,6 +175,11 @@ def test_two_banks_share_the_products(model: Path, tmp_path: Path, capsys: pytes
         assert split["split_ms"] == pytest.approx(split["alone_ms"] / 2, rel=0.01, abs=2e-6)
         assert split["first_units"] == split["units"] // 2
     assert plan["shared"]["max_rel_diff"] < 1e-6
+    found = rows(plan)
+    saved = sum(split["alone_ms"] - split["split_ms"] for split in plan["splits"])
+    assert found["sharing"]["latency_ms"] == pytest.approx(found["npu0 only"]["latency_ms"] - saved)
+    assert found["sharing"]["devices"]["npu0+npu1"]["ops"] == 18
+    assert found["sharing"]["bottleneck_ms"] is None
     shared = onnx.load(tmp_path / "out" / "shared.onnx")
     assert [node.op_type for node in shared.graph.node].count("Concat") == 18
 
