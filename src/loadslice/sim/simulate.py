@@ -87,12 +87,12 @@ def prepare(
     """
     intake = Intake(pipeline, latency, seed=seed)
     traffic = intake.lower(trace)
-    rate_per_s = _rate_per_s(len(traffic.arrival_ns), int(traffic.arrival_ns[-1]) / _NS_PER_S)
-    prepared = _prepare(pipeline, latency, rate_per_s, faults, clients, pipeline_path)
+    mean_per_s = rate_per_s(len(traffic.arrival_ns), int(traffic.arrival_ns[-1]) / _NS_PER_S)
+    prepared = _prepare(pipeline, latency, mean_per_s, faults, clients, pipeline_path)
     return prepared._replace(traffic=traffic, warnings=prepared.warnings + intake.warnings)
 
 
-def _rate_per_s(requests: int, span_s: float) -> float:
+def rate_per_s(requests: int, span_s: float) -> float:
     """Mean rate; of requests that all come at one instant, as if they came within a millisecond."""
     return (requests - 1) / max(span_s, 0.001)
 
