@@ -3,7 +3,7 @@
 import contextlib
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from loadslice.backends.toolchains import registry
 from loadslice.backends.toolchains.compile import compile_model, is_installed
 from loadslice.graph import devices as catalogue
 from loadslice.graph import ops
-from loadslice.graph.census import weights
 from loadslice.graph.coverage import by_compiler, by_table
 from loadslice.graph.coverage_compare import disagreements, remedies
 from loadslice.graph.coverage_stage import stage, write
@@ -53,7 +52,6 @@ class Asking:
     memory_bytes: int | None
     tell: Callable[[str], None]
     seed: int = 0
-    notes: list[str] = field(default_factory=list)
 
 
 def subject(name: str, own: Sequence[OperatorTable], local: Callable[[], Device]) -> Subject:
@@ -93,16 +91,23 @@ def with_subjects(
     asked = [one for one in subjects if one.table is not None or one.target is not None]
     if not asked:
         return result
-    model = load(path, weights=True)
+    needed, free = COPIES * result.weight_bytes, psutil.virtual_memory().available
+    small = needed <= free
+    model = load(path, weights=small)
     for one in asked:
-        result = _with_subject(result, model, shapes, one, asking)
+        notes = [] if small else [f"only the table was asked: compiling needs about {needed} bytes, {free} are free"]
+        result = _with_subject(result, model, shapes, one, asking if small else replace(asking, compilers=False), notes)
     return result
 
 
 def _with_subject(
-    result: Inspection, model: onnx.ModelProto, shapes: dict[str, list[int]], one: Subject, asking: Asking
+    result: Inspection,
+    model: onnx.ModelProto,
+    shapes: dict[str, list[int]],
+    one: Subject,
+    asking: Asking,
+    notes: list[str],
 ) -> Inspection:
-    notes: list[str] = []
     judges = [_table_judge(one.table, shapes)] if one.table is not None else []
     table = judges[0](model) if judges else None
     compiled = None
@@ -159,11 +164,6 @@ def _asked(
         return None
     if not is_installed(target):
         notes.append(f"the vendor's compiler would know better: `loadslice toolchain install {toolchain.name}`")
-        return None
-    needed = COPIES * sum(weights(model)[1].values())
-    free = psutil.virtual_memory().available
-    if needed > free:
-        notes.append(f"not compiled: the model needs about {needed} bytes for it, {free} are free")
         return None
     asking.tell(f"asking {toolchain.provides} about {target}")
     try:

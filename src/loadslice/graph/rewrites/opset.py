@@ -6,6 +6,7 @@ Why: compilers are tested on recent sets and some operators (LayerNormalization 
 import onnx
 from onnx import version_converter
 
+from loadslice.graph.load import MODEL_BYTES_MAX
 from loadslice.graph.rewrites.edit import Rewritten, copied, opset
 from loadslice.graph.rewrites.links import STANDARD
 from loadslice.spec.errors import InputError
@@ -24,6 +25,8 @@ class LiftOpset:
         latest = onnx.defs.onnx_opset_version()
         if self.to > latest:
             return f"opset {self.to} is newer than the {latest} that onnx {onnx.__version__} knows"
+        if model.ByteSize() > MODEL_BYTES_MAX:
+            return "the model with its weights is larger than the converter can take (2 GiB)"
         if opset(model) >= self.to:
             return f"the model is at opset {opset(model)} already"
         return None
