@@ -69,6 +69,10 @@ def modelled(body: Body, graph: Flow, device: Device, unsupported: Mapping[str, 
             f"the time of {len(unknown)} operators cannot be modelled: {shortened(unknown)}. "
             "Give their measured times with --times."
         )
+    if check.needs_conversion:
+        notes.append(
+            f"{device.name} is modelled at {check.precision}: the model ({computes_at}) would be converted first."
+        )
     at = f" at {check.precision}" if check.precision else ""
     return DeviceTimes(basis="modelled", source=f"roofline of {device.name}{at}", nodes_ms=nodes_ms)
 

@@ -80,7 +80,7 @@ def command(
     use, the fastest device per operator, and the optimum. --out keeps the slices as models, checked against the whole,
     and slices.json; with --share also shared.onnx. A stitched output that differs is exit code 3.
 
-    Example: loadslice slice det.onnx --devices cpu0=local,npu0=nvidia-t4 --shape x=1x3x640x640 --out out/slices
+    Example: loadslice slice det.onnx --devices cpu0=local,gpu0=nvidia-t4 --shape x=1x3x640x640 --out out/slices
     """
     check_folder(out)
     weights = out is not None or share is not None

@@ -131,6 +131,7 @@ def test_without_times_the_roofline_is_used_and_says_so(model: Path, capsys: pyt
     assert plan["devices"]["gpu0"]["source"] == "roofline of nvidia-l4 at fp32"
     assert {device["link"]["basis"] for device in plan["devices"].values()} == {"assumed"}
     assert plan["chosen"] in {"gpu0 only", "legal cuts", "minimum cut"}
+    assert plan["notes"] == ["arm-ethos-u65-512 is modelled at int8: the model (fp32) would be converted first."]
     assert plan["legal_cuts"] >= 8
     assert len(plan["slices"]) == 1
 
