@@ -1,79 +1,139 @@
-"""Turns a study's ``report.json`` into ``docs/sim-vs-measured-table.md``.
+"""Turns the fidelity benchmark's ``fidelity.json`` into ``docs/sim-vs-measured-table.md``.
 
-    python docs/tables_sim_vs_measured.py out/study/report.json
+    python docs/tables_sim_vs_measured.py out/fidelity/fidelity.json
 
 The page says when, on what machine and beside what other load the figures were measured; nothing is rounded away that
-the interval would need.
+the noise would need.
 """
 
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from loadslice.spec import report as reports
-from loadslice.spec.report import Compared, PlanReport, Report
+from loadslice.spec import fidelity as spec
+from loadslice.spec.fidelity import AGREEMENT_GOAL, COVERAGE_GOAL, GOALS, Fidelity, FigureFidelity, PlanFidelity
+from loadslice.spec.report import Interval
 
 TARGET = Path(__file__).parent / "sim-vs-measured-table.md"
 
 
-def table(report: Report) -> str:
-    """The page's text for one study."""
-    return "\n".join([*_where(report), "", *_figures(report), "", *_stages(report)]) + "\n"
+def table(found: Fidelity) -> str:
+    """The page's text for one run of the benchmark."""
+    parts = (_where(found), _whole(found), _decisions(found), _stretches(found), _stages(found), _noise(found))
+    return "\n".join(line for part in parts for line in [*part, ""]).rstrip("\n") + "\n"
 
 
-def _where(report: Report) -> Iterator[str]:
-    machine, how = report.stamp.machine, report.provenance
+def _where(found: Fidelity) -> Iterator[str]:
+    machine = found.stamp.machine
     system = ", ".join(str(machine[key]) for key in ("cpu", "system") if key in machine)
-    yield f"Measured {report.created_utc} on {system or 'an unnamed machine'}, {machine.get('cpus', '?')} usable cores,"
-    yield f"with `{how.command}` (loadslice {report.stamp.loadslice}); pace {how.speed:g}, replay {how.replay_s:g} s"
-    loads = ", ".join(f"{step} {_number(value)}" for step, value in how.load_before_1m.items())
-    yield f"a plan, seed {how.seed}. Load average (1 min) before each step that measures: {loads or 'unknown'}."
+    yield f"Measured {found.created_utc} on {system or 'an unnamed machine'}, {machine.get('cpus', '?')} usable cores,"
+    yield f"with `{found.command}` (loadslice {found.stamp.loadslice}) in {found.took_s / 60:.0f} minutes;"
+    yield f"stretches of {found.stretch_s:g} s of `{found.trace}`, {found.replicas} replicas, seed {found.stamp.seed}."
 
 
-def _figures(report: Report) -> Iterator[str]:
-    yield "| plan | figure | unit | predicted | measured | measured, 95 % | error | inside |"
+def _whole(found: Fidelity) -> Iterator[str]:
+    yield "All stretches of a plan together. Noise is the standard deviation of the live repeats among themselves."
+    yield ""
+    yield "| plan | figure | predicted | predicted, 95 % | measured, each repeat | error | noise | goal |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
-    for plan in report.plans:
-        if plan.failed is not None:
-            yield f"| {plan.title} | not measured: {plan.failed} |  |  |  |  |  |  |"
-        for row in plan.compared:
-            yield f"| {plan.title} | {row.figure} | {row.unit} | {_compared(row)} |"
+    for plan in found.plans:
+        for row in plan.whole.figures:
+            yield f"| {plan.title} | {row.figure}, {row.unit} | {_figure(row)} |"
 
 
-def _compared(row: Compared) -> str:
-    interval = row.measured_95
-    between = "unknown" if interval is None else f"{_number(interval.low)} to {_number(interval.high)}"
-    error = "" if row.error_pct is None else f"{row.error_pct:+.1f} %"
-    inside = "" if row.inside is None else "yes" if row.inside else "no"
-    return f"{_number(row.predicted)} | {_number(row.measured)} | {between} | {error} | {inside}"
+def _figure(row: FigureFidelity) -> str:
+    unit = "points" if row.figure == "error rate" else "%"
+    measured = ", ".join(_number(value) for value in row.measured) or "unknown"
+    error, noise = (_signed(row.error, unit), "unknown" if row.noise is None else f"{row.noise:.2f} {unit}")
+    goal = GOALS[row.figure]
+    kept = "unknown" if row.error is None else f"{goal:g} {unit}, {'kept' if abs(row.error) <= goal else 'missed'}"
+    return f"{_number(row.predicted)} | {_between(row.predicted_95)} | {measured} | {error} | {noise} | {kept}"
 
 
-def _stages(report: Report) -> Iterator[str]:
-    """Means per stage, so that a wrong prediction can be placed."""
-    yield "| plan | stage (means, ms) | queue, predicted | measured | service, predicted | measured | error |"
+def _decisions(found: Fidelity) -> Iterator[str]:
+    yield "Decisions: share of requests whose outcome and engine at every stage were as predicted, and the same between"
+    yield "live repeats. Coverage: share of the figures below (each stretch, each repeat) in their predicted interval."
+    yield ""
+    goals = f"as predicted (goal {AGREEMENT_GOAL:.1%}) | live among themselves | coverage (goal {COVERAGE_GOAL:.0%})"
+    yield f"| plan | requests | pace | busy | decisions {goals} |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
-    for plan in report.plans:
-        yield from _plan_stages(plan)
+    for plan in found.plans:
+        live = "unknown" if plan.agreement_live is None else f"{plan.agreement_live:.2%}"
+        requests = f"{plan.whole.requests} x {plan.repeats}"
+        yield (
+            f"| {plan.title} | {requests} | {plan.speed:g} | {plan.busy:.0%} | {plan.agreement:.2%} | {live} | "
+            f"{plan.coverage:.0%} |"
+        )
 
 
-def _plan_stages(plan: PlanReport) -> Iterator[str]:
-    for stage in plan.stages:
-        left, right = stage.predicted, stage.measured
-        cells = [
-            _number(left.queue_ms_mean if left else None),
-            _number(right.queue_ms_mean if right else None),
-            _number(left.service_ms_mean if left else None),
-            _number(right.service_ms_mean if right else None),
-            "" if stage.service_error_pct is None else f"{stage.service_error_pct:+.1f} %",
-        ]
-        yield f"| {plan.title} | {stage.stage} | {' | '.join(cells)} |"
+def _stretches(found: Fidelity) -> Iterator[str]:
+    yield "Stretch by stretch, error with noise in brackets:"
+    yield ""
+    yield f"| plan | stretch | requests | {' | '.join(GOALS)} |"
+    yield f"| --- | --- | --- |{' --- |' * len(GOALS)}"
+    for plan in found.plans:
+        for stretch in plan.stretches:
+            cells = " | ".join(_brief(row) for row in stretch.figures)
+            yield f"| {plan.title} | from second {stretch.from_s:.0f} | {stretch.requests} | {cells} |"
+
+
+def _brief(row: FigureFidelity) -> str:
+    unit = "points" if row.figure == "error rate" else "%"
+    noise = "" if row.noise is None else f" ({row.noise:.1f})"
+    return f"{_signed(row.error, unit)}{noise}"
+
+
+def _stages(found: Fidelity) -> Iterator[str]:
+    """Means per stage, so that a wrong prediction can be placed."""
+    yield "Where the time goes, means in ms over all stretches and repeats:"
+    yield ""
+    yield "| plan | stage | queue, predicted | measured | service, predicted | measured |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for plan in found.plans:
+        for stage in plan.stages:
+            cells = (
+                stage.queue_ms_predicted,
+                stage.queue_ms_measured,
+                stage.service_ms_predicted,
+                stage.service_ms_measured,
+            )
+            yield f"| {plan.title} | {stage.stage} | {' | '.join(_number(value) for value in cells)} |"
+
+
+def _noise(found: Fidelity) -> Iterator[str]:
+    yield "What else the machine did, and how it drifted:"
+    yield ""
+    yield "| plan | load average before each repeat | other programs | generator late, p99 ms | drift |"
+    yield "| --- | --- | --- | --- | --- |"
+    for plan in found.plans:
+        loads = ", ".join(_number(one.load_before_1m) for one in plan.noise)
+        others = ", ".join(f"{one.others_utilisation:.0%}" for one in plan.noise)
+        late = ", ".join(_number(one.send_lag_ms_p99) for one in plan.noise)
+        yield f"| {plan.title} | {loads} | {others} | {late} | {_drift(plan)} |"
+
+
+def _drift(plan: PlanFidelity) -> str:
+    drift = plan.drift
+    if drift is None:
+        return "not found"
+    periods = f"{drift.likeness:.0%} shared for {drift.period_ms:.0f} ms" if drift.likeness else "no slow periods"
+    runs = "unknown" if drift.between_runs is None else f"{drift.between_runs:.1%}"
+    return f"{periods}; runs differ by {runs}"
+
+
+def _between(interval: Interval | None) -> str:
+    return "unknown" if interval is None else f"{_number(interval.low)} to {_number(interval.high)}"
+
+
+def _signed(value: float | None, unit: str) -> str:
+    return "unknown" if value is None else f"{value:+.2f} {unit}"
 
 
 def _number(value: float | None) -> str:
-    """Three significant digits; unknown is said, never 0."""
-    return "unknown" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    """Four significant digits; unknown is said, never 0."""
+    return "unknown" if value is None else f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 if __name__ == "__main__":
-    TARGET.write_text(table(reports.load(Path(sys.argv[1]))), encoding="utf-8")
+    TARGET.write_text(table(spec.load(Path(sys.argv[1]))), encoding="utf-8")
     sys.stdout.write(f"{TARGET}\n")

@@ -293,14 +293,14 @@ def test_headers_in_the_text_are_those_of_the_code() -> None:
     assert set(re.findall(r"x-loadslice-[a-z-]+[a-z]", text)) == coded
 
 
-def test_a_study_becomes_a_table_and_unknown_stays_unknown() -> None:
+def test_a_run_of_the_fidelity_benchmark_becomes_a_table_and_unknown_stays_unknown() -> None:
     table = load("tables_sim_vs_measured")
     assert table._number(None) == "unknown"
     assert table._number(0.0) == "0"
-    assert table._number(12.345) == "12.3"
-    row = msgspec.convert(
-        {"figure": "p95", "unit": "ms", "predicted": 95.0, "measured": 100.0, "error_pct": -5.0, "inside": True,
-         "measured_95": {"low": 90.0, "high": 110.0}},
-        table.Compared,
+    assert table._number(12.3456) == "12.35"
+    figure = msgspec.convert(
+        {"figure": "p95", "unit": "ms", "predicted": 95.0, "measured": [99.0, 101.0, None], "error": -5.0,
+         "noise": 1.41, "predicted_95": {"low": 90.0, "high": 110.0}, "covered": 2},
+        table.FigureFidelity,
     )  # fmt: skip
-    assert table._compared(row) == "95 | 100 | 90 to 110 | -5.0 % | yes"
+    assert table._figure(figure) == "95 | 90 to 110 | 99, 101, unknown | -5.00 % | 1.41 % | 2 %, missed"

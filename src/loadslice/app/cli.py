@@ -14,7 +14,10 @@ from loadslice.spec.files import reason
 COMMANDS = {
     "portrait": "What does my load look like?",
     "inspect": "What does my model ask of hardware?",
+    "rewrite": "Change a model so that more of it runs on a device.",
+    "toolchain": "List, install and ask vendors' compilers.",
     "devices": "Which devices are there, here and in the catalogue?",
+    "slice": "Where is a model best cut between devices, and what do the cuts cost?",
     "profile": "How long does each stage take on each engine?",
     "simulate": "How would this fleet have served the recorded traffic?",
     "check": "Does a journal keep the policy's promises?",

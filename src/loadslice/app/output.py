@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,6 +45,13 @@ def emit(document: Any, *, as_json: bool, text: Callable[[], Iterable[str]]) -> 
         return
     for line in text():
         click.echo(line)
+
+
+@contextmanager
+def guests() -> Iterator[None]:
+    """Run code of the user's own (stages, inputs): what it prints goes to stderr, for stdout carries our document."""
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def check_folder(folder: Path | None) -> None:

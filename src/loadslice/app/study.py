@@ -140,7 +140,8 @@ def _check(found: Findings) -> None:
     warming.start()
     try:
         overhead = found.journey.attempt(
-            "check", partial(study_plan.lone_overhead, ready[0], found.inputs, warming.join)
+            "check",
+            partial(study_plan.rehearse, ready[0], found.inputs, study_plan.rehearsal(found.frame), warming.join),
         )
     finally:
         warming.join()

@@ -30,9 +30,11 @@ from loadslice.spec.replay import Replay
 from loadslice.spec.report import CpuUse
 from loadslice.spec.simulation import Simulation
 
-LONE_REQUESTS = 24
-LONE_GAP_S = 0.2
-"""Requests that find the server idle, to learn what a request costs outside queues and engines."""
+LONE_REQUESTS, LONE_GAP_S = 12, 0.25
+"""Requests that find the server idle, to learn what processor time one costs outside its engines."""
+REHEARSED_REQUESTS, REHEARSED_GAP_S = 40, 0.15
+"""Requests of the trace's own beginning, and their mean distance, to learn what way and front take under traffic: a
+server that has other requests in hand answers later than an idle one."""
 
 
 @dataclass(slots=True)
@@ -78,51 +80,85 @@ class Overhead(NamedTuple):
     cpu_ms: float
 
 
-def lone_overhead(studied: Studied, inputs: payloads.Inputs, quiet: Callable[[], None]) -> tuple[Overhead, str]:
-    """Serve the plan, send it lone requests, and learn what they cost outside the core.
+def rehearse(
+    studied: Studied, inputs: payloads.Inputs, traffic: pl.DataFrame, quiet: Callable[[], None] = lambda: None
+) -> tuple[Overhead, str]:
+    """Serve the plan, send it lone requests and then a little traffic, and learn what they cost outside the core.
 
     Also shows early that plans can be served, and leaves the server's kernels compiled.
 
     Args:
         studied: The plan.
         inputs: What to send.
+        traffic: As `rehearsal` gives it; nothing that is to be predicted later.
         quiet: Returns once nothing else of ours runs; called when the server is ready.
 
     Raises:
         ServerError: It cannot be served, or answered none of them.
     """
     folder = studied.folder / "check"
+    lone = _lone(inputs)
+    _clear(folder / "journal")
+    with serving(studied.plan.path, folder, studied.profile_path) as served:
+        quiet()
+        before = _Clocks.read(served)
+        lone_rows, run = _send(served, studied.plan, lone, inputs)
+        after = _Clocks.read(served) if served.is_alive() else before
+        rows = lone_rows
+        if served.is_alive() and not run.interrupted:
+            rows, run = _send(served, studied.plan, traffic, inputs)
+    if run.interrupted:
+        raise KeyboardInterrupt
+    journal = journals.load(folder / "journal")
+    requests = assemble.with_rows(journal.requests)
+    alone, among = (_of_rows(requests, journal.stages, of) for of in (lone, traffic))
+    extra_ms = compare.overhead_ms(requests, among, _latencies_ms(rows))
+    if extra_ms.size == 0:
+        reasons = ", ".join(sorted(set(rows["reason"].drop_nulls().to_list())))
+        raise ServerError(f"the server completed none of {rows.height} requests: {reasons}")
+    ways_ms = compare.handovers_ms(among)
+    used_s = after.server_s + after.client_s - before.server_s - before.client_s
+    # Engines of one thread compute for as long as they are busy, so that wall time is processor time here.
+    in_engines_s = float((alone["copy_ns"] + alone["compute_ns"]).sum()) / 1e9
+    cpu_ms = max(0.0, 1000 * (used_s - in_engines_s) / lone.height)
+    found = f"median {np.median(extra_ms):.2f} ms in the front, {np.median(ways_ms):.2f} ms hand-over per stage"
+    overhead = Overhead(_distribution(extra_ms), _distribution(ways_ms), round(cpu_ms, 3))
+    return overhead, f"{extra_ms.size} requests: {found}, {cpu_ms:.1f} ms of processor time"
+
+
+def rehearsal(frame: pl.DataFrame, gap_s: float = REHEARSED_GAP_S) -> pl.DataFrame:
+    """The beginning of a trace, at a pace that puts its requests ``gap_s`` apart on average.
+
+    Args:
+        frame: The whole trace, inputs named.
+        gap_s: Seconds, above 0.
+    """
+    first = frame.head(REHEARSED_REQUESTS)
+    times_s = first["arrival_s"].to_numpy() - first["arrival_s"].to_numpy()[0]
+    mean_s = float(times_s[-1]) / max(1, len(times_s) - 1)
+    scale = gap_s / mean_s if mean_s > 0 else 1.0
+    return first.with_columns(arrival_s=pl.Series(times_s * scale), row=pl.int_range(pl.len()) + LONE_REQUESTS)
+
+
+def _lone(inputs: payloads.Inputs) -> pl.DataFrame:
     names = list(inputs.samples)
-    frame = pl.DataFrame(
+    return pl.DataFrame(
         {
             "row": range(LONE_REQUESTS),
             "arrival_s": [LONE_GAP_S * number for number in range(LONE_REQUESTS)],
             "input": [names[number * len(names) // LONE_REQUESTS] for number in range(LONE_REQUESTS)],
         }
     )
-    _clear(folder / "journal")
-    with serving(studied.plan.path, folder, studied.profile_path) as served:
-        quiet()
-        before = _Clocks.read(served)
-        rows, run = _send(served, studied.plan, frame, inputs)
-        after = _Clocks.read(served) if served.is_alive() else before
-    if run.interrupted:
-        raise KeyboardInterrupt
-    journal = journals.load(folder / "journal")
+
+
+def _of_rows(requests: pl.DataFrame, stages: pl.DataFrame, sent: pl.DataFrame) -> pl.DataFrame:
+    """Stages of a live journal that belong to rows that were sent."""
+    return stages.join(requests.filter(pl.col("row").is_in(sent["row"].implode())), on="tag", how="semi")
+
+
+def _latencies_ms(rows: pl.DataFrame) -> dict[int, float]:
     done = rows.filter(pl.col("outcome") == "completed")
-    client_ms = dict(zip(done["row"].to_list(), done["latency_ms"].to_list(), strict=True))
-    extra_ms = compare.overhead_ms(assemble.with_rows(journal.requests), journal.stages, client_ms)
-    if extra_ms.size == 0:
-        reasons = ", ".join(sorted(set(rows["reason"].drop_nulls().to_list())))
-        raise ServerError(f"the server completed none of {LONE_REQUESTS} requests: {reasons}")
-    ways_ms = compare.handovers_ms(journal.stages)
-    used_s = after.server_s + after.client_s - before.server_s - before.client_s
-    # Engines of one thread compute for as long as they are busy, so that wall time is processor time here.
-    in_engines_s = float((journal.stages["copy_ns"] + journal.stages["compute_ns"]).sum()) / 1e9
-    cpu_ms = max(0.0, 1000 * (used_s - in_engines_s) / extra_ms.size)
-    found = f"median {np.median(extra_ms):.2f} ms in the front, {np.median(ways_ms):.2f} ms hand-over per stage"
-    overhead = Overhead(_distribution(extra_ms), _distribution(ways_ms), round(cpu_ms, 3))
-    return overhead, f"{extra_ms.size} lone requests: {found}, {cpu_ms:.1f} ms of processor time"
+    return dict(zip(done["row"].to_list(), done["latency_ms"].to_list(), strict=True))
 
 
 def _distribution(times_ms: compare.Float64s) -> Milliseconds:

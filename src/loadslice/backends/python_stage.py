@@ -30,7 +30,7 @@ def open_python_stage(reference: str, folder: Path) -> StageFunction:
             result = function(work)
         except StageError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a stage that calls sys.exit fails its request, not the process
             raise StageError(f"{reference}: {type(error).__name__}: {error}") from error
         if not isinstance(result, Work):
             raise StageError(f"{reference}: returned {type(result).__name__}, not Work.")

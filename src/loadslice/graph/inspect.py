@@ -10,10 +10,11 @@ from loadslice.graph import census, inputs, roofline
 from loadslice.graph.load import graphs, load
 from loadslice.graph.memory import peak_activation_bytes
 from loadslice.graph.shapes import Body, infer, model_inputs
+from loadslice.spec.coverage import Coverage, Disagreement, Remedy
 from loadslice.spec.device import Device
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import sha256_file
-from loadslice.spec.inspection import Inspection
+from loadslice.spec.inspection import DeviceFit, Inspection, TableFigures, Unsupported
 
 COUNT_MAX = 2**63 - 1
 
@@ -82,6 +83,60 @@ def _check_size(path: Path, numbers: Sequence[int | None]) -> None:
             f"{path}: {largest:.1e} operations or bytes a run are beyond any machine. "
             "Check the given shapes and the model's trip counts."
         )
+
+
+def with_coverage(
+    result: Inspection,
+    name: str,
+    coverage: Coverage | None,
+    *,
+    table: Coverage | None = None,
+    disagreements: Sequence[Disagreement] = (),
+    remedies: Sequence[Remedy] = (),
+    notes: Sequence[str] = (),
+) -> Inspection:
+    """The same inspection with operator support beside one of its devices.
+
+    Args:
+        result: An inspection.
+        name: Of the device; one that is only a compiler's target has no figures of its own.
+        coverage: What counts; ``None``: nobody could be asked, and ``notes`` say why.
+        table: What a table says where a compiler was asked.
+        disagreements: Between the two.
+        remedies: Rewrites that bring fallbacks onto the device.
+        notes: For the reader.
+    """
+    fit = result.devices.get(name) or DeviceFit(bound=None, fits=None, precision=None)
+    if coverage is not None:
+        fit = msgspec.structs.replace(
+            fit,
+            supported_nodes_share=coverage.supported_nodes_share,
+            supported_flops_share=coverage.supported_flops_share,
+            unsupported=[
+                Unsupported(node=node.node, op=node.op, reason=node.reason or "", source=node.source or coverage.source)
+                for node in coverage.nodes
+                if node.on == "host"
+            ],
+            segments=coverage.segments,
+            cuts=coverage.cuts,
+            transfer_bytes=coverage.transfer_bytes,
+            source=coverage.source,
+            basis=coverage.basis,
+            unknown_nodes=coverage.unknown_nodes,
+            transfers=coverage.transfers,
+            placement=coverage.nodes,
+        )
+    if table is not None:
+        figures = TableFigures(
+            supported_nodes_share=table.supported_nodes_share,
+            supported_flops_share=table.supported_flops_share,
+            unknown_nodes=table.unknown_nodes,
+            source=table.source,
+        )
+        fit = msgspec.structs.replace(fit, by_table=figures, disagreements=list(disagreements))
+    said = [*(coverage.notes if coverage is not None else []), *notes]
+    fit = msgspec.structs.replace(fit, remedies=list(remedies), coverage_notes=said)
+    return msgspec.structs.replace(result, devices=result.devices | {name: fit})
 
 
 def with_devices(result: Inspection, devices: Sequence[Device]) -> Inspection:

@@ -57,6 +57,33 @@ def observe(path: Path, shapes: dict[str, list[int]]) -> dict[str, tuple[int, ..
     return found | {name: value.shape for name, value in feeds.items()}
 
 
+def outputs(model: onnx.ModelProto, feeds: dict[str, npt.NDArray[np.generic]]) -> dict[str, npt.NDArray[np.generic]]:
+    """What a model answers, unoptimised: the reference a rewrite is held to.
+
+    Args:
+        model: With its weights in it.
+        feeds: Every input.
+
+    Raises:
+        MissingExtraError: onnxruntime is not installed.
+        InputError: The runtime refuses the model or the input.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingExtraError("onnxruntime", "Proving a rewrite") from error
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        names = [info.name for info in session.get_outputs()]
+        return dict(zip(names, session.run(names, feeds), strict=True))
+    except Exception as error:  # onnxruntime's own exceptions have no common base
+        raise InputError(f"ONNX Runtime cannot run it: {str(error).splitlines()[0]}") from error
+
+
 def check(path: Path, shapes: dict[str, list[int]]) -> ShapeCheck:
     """Compare every inferred shape with an observed one; see `observe` for arguments and errors."""
     observed = observe(path, shapes)

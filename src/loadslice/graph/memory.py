@@ -51,7 +51,7 @@ def peak_activation_bytes(body: Body, inputs: Iterable[str]) -> int | None:
 def _sweep(body: Body, storage: dict[str, str], sizes: dict[str, int]) -> int | None:
     last: dict[str, int] = {}
     for index, step in enumerate(body.steps):
-        for name in _reads(step):
+        for name in reads(step):
             if name in storage:
                 last[storage[name]] = index
     for info in body.graph.output:
@@ -71,7 +71,7 @@ def _sweep(body: Body, storage: dict[str, str], sizes: dict[str, int]) -> int | 
         # An If's outputs are its branch's, already in the branch's own peak; a Loop fills its outputs as it goes.
         peak = max(peak, alive + (max(inside, made_now) if step.node.op_type == "If" else inside + made_now))
         alive += made_now
-        done = {storage[name] for name in [*_reads(step), *own] if name in storage}
+        done = {storage[name] for name in [*reads(step), *own] if name in storage}
         alive -= sum(sizes[root] for root in done if last.get(root, index) <= index)
     return peak
 
@@ -89,10 +89,10 @@ def _inside(step: Step) -> int | None:
     return max(peaks, default=0)
 
 
-def _reads(step: Step) -> list[str]:
+def reads(step: Step) -> list[str]:
     """Names a node reads, those its subgraphs read from outside included."""
     names = [name for name in step.node.input if name]
     for body in step.bodies:
-        names += [name for inner in body.steps for name in _reads(inner)]
+        names += [name for inner in body.steps for name in reads(inner)]
         names += [info.name for info in body.graph.output]
     return names

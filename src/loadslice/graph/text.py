@@ -2,22 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 
+from loadslice.graph.coverage_text import describe_coverage
 from loadslice.graph.inputs import shape_text
+from loadslice.graph.numbers import number, scaled
 from loadslice.spec.device import Device, Figure, LocalMachine, Peak
 from loadslice.spec.inspection import DeviceFit, Inspection
 
 OPS_SHOWN = 12
-
-
-def scaled(value: float | None, unit: str) -> str:
-    """A number with a decimal prefix, for instance ``5.68 GFLOP``; ``unknown`` for ``None``."""
-    if value is None:
-        return "unknown"
-    for prefix in ("", "k", "M", "G", "T"):
-        if abs(value) < 999.5:
-            return f"{value:.3g} {prefix}{unit}".rstrip()
-        value /= 1000
-    return f"{value:.3g} P{unit}"
 
 
 def describe_inspection(result: Inspection) -> Iterator[str]:
@@ -33,7 +24,7 @@ def describe_inspection(result: Inspection) -> Iterator[str]:
         yield f"  work         {at_least}{scaled(result.flops, 'FLOP')} = 2 x {scaled(result.macs, 'MAC')} + the rest"
         moved, fused = scaled(result.bytes_moved, "B"), scaled(result.compulsory_bytes, "B")
         yield f"  bytes moved  {at_least}{moved} if nothing is fused, {fused} if everything is"
-        yield f"  intensity    {_number(result.intensity_flop_per_byte)} FLOP/byte"
+        yield f"  intensity    {number(result.intensity_flop_per_byte)} FLOP/byte"
     yield f"  activations  {scaled(result.peak_activation_bytes, 'B')} at the peak"
     yield from _open_inputs(result)
     if result.shape_check is not None:
@@ -81,14 +72,14 @@ def _describe_fit(name: str, fit: DeviceFit) -> Iterator[str]:
         yield f"    bound: unknown, for want of {lacking}"
     else:
         yield (
-            f"    bound by {fit.bound} if nothing is fused: ridge at {_number(fit.ridge_flop_per_byte)} FLOP/byte, "
+            f"    bound by {fit.bound} if nothing is fused: ridge at {number(fit.ridge_flop_per_byte)} FLOP/byte, "
             f"attainable {scaled(fit.attainable_flop_per_s, 'FLOP/s')} of {scaled(fit.peak_flop_per_s, 'FLOP/s')}"
         )
         yield (
             f"    bound by {fit.bound_if_fused or 'unknown'} if everything is fused; modelled, not measured: "
-            f"{_number(fit.time_ms_modelled_if_fused)} to {_number(fit.time_ms_modelled)} ms a run"
+            f"{number(fit.time_ms_modelled_if_fused)} to {number(fit.time_ms_modelled)} ms a run"
         )
-    yield "    operator support: unknown (no operator table consulted)"
+    yield from describe_coverage(fit)
 
 
 def describe_machine(machine: LocalMachine) -> Iterator[str]:
@@ -149,7 +140,3 @@ def _figure(label: str, value: str, basis: str, source: str, note: str | None) -
 
 def _cell(figure: Figure | None, unit: str) -> str:
     return scaled(figure.value, unit) if figure is not None else "-"
-
-
-def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.3g}"

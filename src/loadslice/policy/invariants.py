@@ -1,4 +1,45 @@
-"""What must hold of the state between any two events. Plain Python over the tables; run after every event in tests."""
+"""What must hold of the state between any two events. Plain Python over the tables; run after every event in tests.
+
+The promises of the core, and where each is held. *state*: `check`, *step*: `check_step`, *idle*: `check_idle`, all
+here; *watch*: `watch.Watch`, which also runs over live and simulated journals; *twin*: `naive_test`; *run*: `Run` in
+`histories_test`, after every event of random histories.
+
+    Accounting
+     1 submitted = waiting + running + outcomes                             state, watch against state
+     2 one outcome per request, once                                        watch, run (at the end)
+     3 no gauge below zero, nothing held when idle                          state, idle
+     4 a refused event leaves the state bit-identical                       run
+     5 arrive <= enqueue <= dispatch <= finish, the clock goes forward      watch, state, step
+    Order
+     6 no priority inversion on an engine but for a floor                   watch
+     7 first in, first out inside a class and a lane, whatever leaves it    watch, state
+     8 the newest of the lowest class lower than the newcomer is displaced  watch
+     9 a floor f gets at least f * n - 1 of n dispatches while it waits     watch
+    10 max-min fairness between tenants                                     with tenants
+    Bounds
+    11 queue length within its limit, requests within max_requests          watch (every instant), state
+    12 in flight within the quota                                           watch (every instant), state
+    13 abs(sent - share * overflows) < 1; only overflow, only to the backup state, watch, twin
+    14 a hint is finite, not negative, and does not grow while it drains    watch, run
+    15 further attempts in any window within the budget                     watch
+    16 attempts within their cap, none past the deadline                    watch, state
+    17 bytes that wait within their limit                                   the live store's, not the core's
+    Breakers
+    18 legal transitions only, each a new epoch                             step, twin
+    19 probes out + ended within the permits, every permit comes back       state, idle
+    20 an old epoch changes nothing                                         run, watch
+    21 half-open comes, and with traffic it ends                            state, machine_test
+    22 the last engine that is well is never ejected                        step
+    Deadlines, batches, crashes
+    23 a stage's time ends no later than the deadline; a cancel ends one    state, watch
+    24 nothing hopeless is dispatched but a trial                           run
+    25 rows within the batch size, one lane, nobody past a deadline         watch, state
+    26 no free slot beside work that could start                            watch, state
+    27 a lost engine loses nobody and holds nothing                         watch
+    Rollout, determinism
+    28 canary share, steps, abort                                           with versions
+    29 the same events, the same decisions, byte for byte                   run (at the end), tests/same_core
+"""
 
 import numpy as np
 
@@ -27,6 +68,7 @@ def check(tables: Tables, state: State) -> None:
     assert seen == queued, "accounting: each queued request stands in exactly one queue"
     _check_batches(tables, state, running)
     _check_breakers(tables, state, queued | running)
+    _check_times(tables, state, queued | running)
     assert 0 <= counters[c.C_BUDGET_PPM] <= tables.run[c.W_RETRY_RESERVE_PPM], "bounds: retry budget"
     for stage, counts in enumerate(state.stages):
         exact = int(counts[c.G_OVERFLOWS]) * int(tables.stages[stage, c.S_SHARE_PPM])
@@ -115,11 +157,64 @@ def _check_breakers(tables: Tables, state: State, inside: set[int]) -> None:
             assert breaker[c.X_CALLS] <= window, "breaker: window"
             assert breaker[c.X_FAILURES] == (remembered & c.FAILED_CALL).sum(), "breaker: failures add up"
             assert breaker[c.X_PROBES] + breaker[c.X_PROBED] <= tables.breakers[stage, c.K_PERMITS], "breaker: permits"
+            if breaker[c.X_STATE] == c.HALF_OPEN and breaker[c.X_PROBES] + breaker[c.X_PROBED] > 0:
+                assert breaker[c.X_UNTIL_NS] < c.FOREVER, "breaker: half-open with traffic ends"
             if breaker[c.X_STATE] == c.OPEN:
                 assert breaker[c.X_UNTIL_NS] < c.FOREVER, "breaker: from open there is a way back"
                 first = tables.stages[stage, c.S_FIRST_LANE]
                 waiting = state.lanes[engine, :, first : first + tables.stages[stage, c.S_LANES], :, c.L_COUNT]
                 assert not waiting.any(), "breaker: nothing waits for an engine that is left alone"
+
+
+def _check_times(tables: Tables, state: State, inside: set[int]) -> None:
+    for request in inside:
+        row = state.requests[request]
+        assert row[c.R_EXPIRY_NS] <= row[c.R_DEADLINE_NS], "deadlines: a stage's time ends no later than the deadline"
+    for engine, counts in enumerate(state.engines):
+        is_free = counts[c.N_INFLIGHT] < tables.engines[engine, c.E_MAX_INFLIGHT]
+        if counts[c.N_UP] and is_free and counts[c.N_QUEUED]:
+            look_ns = state.timers[len(state.timers) // 2 + engine]
+            assert look_ns < c.FOREVER, "batches: idle beside work only while a window is open"
+        if not counts[c.N_UP]:
+            assert counts[c.N_QUEUED] == counts[c.N_INFLIGHT] == 0, "crashes: a lost engine holds nothing"
+
+
+LEGAL = {(c.CLOSED, c.OPEN), (c.OPEN, c.HALF_OPEN), (c.HALF_OPEN, c.CLOSED), (c.HALF_OPEN, c.OPEN)}
+
+
+def copy(state: State) -> State:
+    """The state as it is now, for `check_step`."""
+    return State(*(array.copy() for array in state))
+
+
+def check_step(tables: Tables, before: State, after: State) -> None:
+    """Assert what must hold between the states before and after one event.
+
+    Raises:
+        AssertionError: Names the invariant that is broken.
+    """
+    assert after.counters[c.C_NOW_NS] >= before.counters[c.C_NOW_NS], "order: the clock never goes back"
+    for counted in (c.C_SUBMITTED, c.C_RETRIES, c.C_RETRIES_DENIED, *range(c.C_OUTCOMES, c.COUNTERS)):
+        assert after.counters[counted] >= before.counters[counted], "accounting: what is counted never falls"
+    assert (after.batches[:, c.B_EPOCH] >= before.batches[:, c.B_EPOCH]).all(), "epochs: a slot's never falls"
+    assert (after.requests[:, c.R_EPOCH] >= before.requests[:, c.R_EPOCH]).all(), "epochs: a row's never falls"
+    for stage in range(len(after.breakers)):
+        for engine in range(len(after.engines)):
+            old, new = before.breakers[stage, engine], after.breakers[stage, engine]
+            change = (int(old[c.X_STATE]), int(new[c.X_STATE]))
+            steps = int(new[c.X_EPOCH] - old[c.X_EPOCH])
+            assert steps == int(change[0] != change[1]), "breaker: an epoch for every change, and no other"
+            assert change[0] == change[1] or change in LEGAL, "breaker: legal transitions only"
+            if change == (c.CLOSED, c.OPEN):
+                _check_left_well(tables, after, stage, engine)
+
+
+def _check_left_well(tables: Tables, state: State, stage: int, engine: int) -> None:
+    others = [other for other in tables.preference[stage] if other >= 0 and other != engine]
+    well = [o for o in others if state.engines[o, c.N_UP] and state.breakers[stage, o, c.X_STATE] == c.CLOSED]
+    for bucket in np.flatnonzero(tables.eligible[stage, engine]):
+        takers = [other for other in well if tables.eligible[stage, other, bucket]]
+        assert takers, "breaker: the last engine that is well is never ejected"
 
 
 def check_idle(state: State) -> None:
@@ -132,3 +227,5 @@ def check_idle(state: State) -> None:
     assert (state.engines[:, [c.N_QUEUED, c.N_INFLIGHT, c.N_BACKLOG_NS]] == 0).all(), "permits return when idle"
     assert (state.batches[:, c.B_BUSY] == 0).all()
     assert (state.lane_rows == 0).all()
+    assert (state.breakers[..., c.X_PROBES] == 0).all(), "permits return when idle"
+    assert (state.lanes[..., c.L_COUNT] == 0).all()

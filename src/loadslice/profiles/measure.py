@@ -1,31 +1,38 @@
 """Measures how long each stage takes on each engine of this machine: alone, and with every engine slot busy.
 
-Alone: jobs are run one at a time in shuffled rounds over all engines, so that a machine that changes its pace half-way
-changes it for all of them. Contended: every slot of every engine that runs models works through its own jobs
-at the same time, which is what a loaded server does; Python stages are then timed beside all of them. Wall time is
-what is measured, because waiting for a core is part of what a request waits for.
+Alone: one request after the other walks through the stages, each stage on the thread of an engine slot, as a server
+runs them; the order of the walks is drawn anew each round, so that a machine that changes its speed half-way changes it
+for all kinds of work. Contended: every slot of every engine that runs models works through its own stages at the same
+time, which is what a loaded server does; Python stages are then timed beside all of them. Wall time is what is
+measured, because waiting for a core is part of what a request waits for.
 """
 
 import itertools
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
+from loadslice.backends.base import EngineError
+from loadslice.profiles import drift
 from loadslice.profiles.chain import close
-from loadslice.profiles.jobs import Call, Job, Key, collect
+from loadslice.profiles.drift import Timing
+from loadslice.profiles.jobs import Job, Jobs, Key, Walk, collect
 from loadslice.profiles.neighbours import Neighbours
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import Pipeline
-from loadslice.spec.work import Sample
+from loadslice.spec.work import Sample, StageError
 
 SAMPLES_MAX = 64
 """Times kept per entry; more are reduced to so many quantiles."""
@@ -33,13 +40,14 @@ SAMPLES_MAX = 64
 SCHEMA = "latency/1"
 TOOLS = ("onnxruntime", "openvino", "numpy", "opencv-python-headless")
 
+SWITCH_INTERVAL_S = 0.0005
+"""As in the server's process: how long one thread may keep the interpreter while another wants it."""
+
 # Shares of the time: alone, models contended, Python stages contended.
 _ALONE, _CONTENDED, _PYTHON_CONTENDED = 0.55, 0.35, 0.10
-# Quick jobs are run more often: up to this many times a round, or for this long.
-_RUNS_MAX, _ROUND_NS = 16, 15_000_000
 
-Times = dict[Key, list[int]]
-"""Nanoseconds of every recorded run."""
+Run = Callable[[Job, int], Timing]
+"""Runs a job in a slot of its engine and times it."""
 
 
 def _say_nothing(_text: str) -> None:
@@ -81,141 +89,161 @@ def measure(
         raise InputError(f"--seconds {seconds}: must be a finite number of seconds.")
     tell(f"loading {len(pipeline.stages)} stages and walking {len(samples)} inputs through them")
     found = collect(pipeline, folder, samples, on)
+    slots = {name: engine.max_inflight for name, engine in pipeline.engines.items()}
     try:
-        if not found.jobs:
+        if not found.walks:
             engines = ", ".join(on or pipeline.engines)
             raise InputError(f"no stage of '{pipeline.pipeline}' has work on {engines} for these inputs.")
-        slots = {name: pipeline.engines[name].max_inflight for name in pipeline.engines}
-        runs = _warm_up(found.jobs, slots)
-        tell(f"measuring {len(found.jobs)} kinds of work for {seconds:.0f} s")
-        with Neighbours() as neighbours:
-            alone = _record(runs, 0, seconds * _ALONE, repeats)
-        contended = _contended(runs, {job.key for job in found.jobs if job.is_model}, slots, seconds, repeats)
+        with _switching_as_a_server():
+            _warm_up(found, slots)
+            tell(f"measuring {len(found.sources)} kinds of work for {seconds:.0f} s")
+            with Neighbours() as neighbours, _Threads(slots) as threads:
+                alone = _record(found.walks, slots, threads.timed, seconds * _ALONE, repeats)
+            contended = _contended(found.walks, slots, seconds, repeats)
+    except (StageError, EngineError) as error:
+        raise InputError(f"pipeline '{pipeline.pipeline}': a stage failed while it was measured: {error}") from error
     finally:
         close(found.steps)
     if neighbours.warning is not None:
         tell(neighbours.warning)
     made = stamp(SCHEMA, inputs={} if source is None else {"pipeline": source}, seed=0, tools=TOOLS)
     disturbed = {"other_processes_cpu_pct": round(100 * neighbours.share)}
+    alone_ns, contended_ns = _by_key(alone), _by_key(contended)
     return LatencyTable(
-        entries=[_entry(job, alone[job.key], contended.get(job.key)) for job in found.jobs],
+        entries=[_entry(key, how, alone_ns[key], contended_ns.get(key)) for key, how in found.sources.items()],
         inputs=found.inputs,
+        drift=drift.within(alone),
         pipeline=pipeline.pipeline,
         stamp=msgspec.structs.replace(made, machine=made.machine | disturbed),
     )
 
 
-def _warm_up(jobs: Sequence[Job], slots: dict[str, int]) -> list[tuple[Key, Call]]:
-    """Run every job once in every slot, for runtimes prepare a shape when they first meet it.
+@contextmanager
+def _switching_as_a_server() -> Iterator[None]:
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before_s)
 
-    Returns:
-        One round: each job as often as its pace allows, its examples in turn.
-    """
-    runs: list[tuple[Key, Call]] = []
-    for job in jobs:
-        took_ns = 0
+
+def _warm_up(found: Jobs, slots: dict[str, int]) -> None:
+    """Run every kind of work in every slot, for runtimes prepare a shape when they first meet it."""
+    first = {job.key: job for walk in reversed(found.walks) for job in walk}
+    for job in first.values():
         for slot in range(slots[job.key.engine] if job.is_model else 1):
-            job.calls[0](slot)
-            took_ns = _timed(job.calls[0], slot)
-        count = max(1, min(_RUNS_MAX, _ROUND_NS // max(took_ns, 1)))
-        # An entry that stands for many examples must hear most of them within a few rounds.
-        count = max(count, min(_RUNS_MAX, len(job.calls))) if not job.is_model else count
-        runs += [(job.key, _in_turn(job.calls))] * count
-    return runs
+            job.call(slot)
+            job.call(slot)
 
 
-def _in_turn(calls: list[Call]) -> Call:
-    """A call that takes the next example each time. Threads may share it; which one gets which does not matter."""
-    position = 0
-
-    def call(slot: int) -> object:
-        nonlocal position
-        position += 1
-        return calls[position % len(calls)](slot)
-
-    return call
-
-
-def _timed(call: Call, slot: int) -> int:
+def _timed(job: Job, slot: int) -> Timing:
     start_ns = time.perf_counter_ns()
-    call(slot)
-    return time.perf_counter_ns() - start_ns
+    job.call(slot)
+    return Timing(job.key, start_ns, time.perf_counter_ns() - start_ns)
+
+
+class _Threads:
+    """One thread per engine slot, as a server has: a stage finds the caches of whichever core takes it up."""
+
+    def __init__(self, slots: dict[str, int]) -> None:
+        self._pools = {
+            (name, slot): ThreadPoolExecutor(1, f"{name}.{slot}") for name in slots for slot in range(slots[name])
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pool in self._pools.values():
+            pool.shutdown()
+
+    def timed(self, job: Job, slot: int) -> Timing:
+        """Run a job on the slot's thread."""
+        return self._pools[job.key.engine, slot].submit(_timed, job, slot).result()
 
 
 def _record(
-    runs: list[tuple[Key, Call]],
-    slot: int,
+    walks: Sequence[Walk],
+    slots: dict[str, int],
+    run: Run,
     seconds: float,
     repeats: int | None,
+    *,
+    seed: int = 0,
     stopped: Callable[[], bool] = lambda: False,
-) -> Times:
-    """Time runs in shuffled rounds until time or rounds are up; the first round is always finished."""
-    times: Times = {}
-    deadline_ns = time.perf_counter_ns() + round(seconds * 1e9)
-    for rounds, key, call in _shuffled(runs, slot):
-        if stopped() or rounds == repeats or (rounds > 0 and time.perf_counter_ns() >= deadline_ns):
-            break
-        times.setdefault(key, []).append(_timed(call, slot))
-    return times
+) -> list[Timing]:
+    """Time walks in shuffled rounds until time or rounds are up, but every kind of work at least once.
 
-
-def _shuffled(runs: list[tuple[Key, Call]], seed: int) -> Iterator[tuple[int, Key, Call]]:
-    """All runs, engine by engine, in a new order each round, without end, with the number of rounds completed.
-
-    Engines take turns by the round and not by the run: a worker of the server has the caches to itself, too.
+    Args:
+        walks: Not empty.
+        slots: Of each engine; walks take them in turn.
+        run: Runs and times one job.
+        seconds: Time to spend.
+        repeats: Rounds at most.
+        seed: Start of the shuffling.
+        stopped: Asked before each walk; ends the recording whatever is missing.
     """
+    timings: list[Timing] = []
+    missing = {job.key for walk in walks for job in walk}
+    deadline_ns = time.perf_counter_ns() + round(seconds * 1e9)
+    for rounds, number, walk in _shuffled(walks, seed):
+        late = time.perf_counter_ns() >= deadline_ns
+        if stopped() or rounds == repeats or (late and not missing):
+            break
+        if late and missing.isdisjoint(job.key for job in walk):
+            continue
+        timings += [run(job, number % slots[job.key.engine]) for job in walk]
+        missing.difference_update(job.key for job in walk)
+    return timings
+
+
+def _shuffled(walks: Sequence[Walk], seed: int) -> Iterator[tuple[int, int, Walk]]:
+    """All walks in a new order each round, without end, with the rounds completed and the walks taken."""
     draw = np.random.default_rng(seed)
-    of_engine = list(_by_engine(runs).values())
+    number = 0
     for rounds in itertools.count():
-        for engine in draw.permutation(len(of_engine)):
-            own = of_engine[engine]
-            for index in draw.permutation(len(own)):
-                yield rounds, *own[index]
+        for index in draw.permutation(len(walks)):
+            yield rounds, number, walks[index]
+            number += 1
 
 
-def _by_engine(runs: list[tuple[Key, Call]]) -> dict[str, list[tuple[Key, Call]]]:
-    of_engine: dict[str, list[tuple[Key, Call]]] = {}
-    for key, call in runs:
-        of_engine.setdefault(key.engine, []).append((key, call))
-    return of_engine
-
-
-def _contended(
-    runs: list[tuple[Key, Call]],
-    models: set[Key],
-    slot_counts: dict[str, int],
-    seconds: float,
-    repeats: int | None,
-) -> Times:
+def _contended(walks: Sequence[Walk], slot_counts: dict[str, int], seconds: float, repeats: int | None) -> list[Timing]:
     """All slots of the engines that run models at work at once; then the Python stages beside them."""
-    of_engine = _by_engine([(key, call) for key, call in runs if key in models])
-    slots = [_Slot(number, own) for name, own in of_engine.items() for number in range(slot_counts[name])]
-    python = [(key, call) for key, call in runs if key not in models]
-    times: Times = {}
+    slots = []
+    for name, count in slot_counts.items():
+        own = _only(walks, lambda job, name=name: job.is_model and job.key.engine == name)  # type: ignore[misc]
+        slots += [_Slot(name, number, own) for number in range(count) if own]
+    python = _only(walks, lambda job: not job.is_model)
+    timings: list[Timing] = []
     if len(slots) > 1:
         with _Load(slots, seconds * _CONTENDED, repeats) as load:
             load.wait()
-        for taken in load.times():
-            for key, taken_ns in taken.items():
-                times.setdefault(key, []).extend(taken_ns)
+        timings += load.timings()
     if slots and python:
-        with _Load(slots, 0.0, 1) as load:
-            times |= _record(python, 0, seconds * _PYTHON_CONTENDED, repeats)
-        load.times()  # a slot that failed left the others less to contend with: its error is ours
-    return times
+        with _Load(slots, 0.0, 1) as load, _Threads(slot_counts) as threads:
+            timings += _record(python, slot_counts, threads.timed, seconds * _PYTHON_CONTENDED, repeats)
+        load.timings()  # a slot that failed left the others less to contend with: its error is ours
+    return timings
+
+
+def _only(walks: Sequence[Walk], wanted: Callable[[Job], bool]) -> list[Walk]:
+    kept = [[job for job in walk if wanted(job)] for walk in walks]
+    return [walk for walk in kept if walk]
 
 
 class _Slot(NamedTuple):
     """One engine slot and what it runs, round after round."""
 
+    engine: str
     number: int
-    runs: list[tuple[Key, Call]]
+    walks: list[Walk]
 
 
 class _Load:
     """Keeps every slot busy on a thread of its own from entry to exit.
 
-    A slot records its runs until its time is up. It then goes on without recording until the block ends, so that no
+    A slot records its walks until its time is up. It then goes on without recording until the block ends, so that no
     other slot's last run finds the machine quieter than its first.
     """
 
@@ -226,7 +254,7 @@ class _Load:
         self._stop = threading.Event()
         self._recorded = threading.Semaphore(0)
         self._pool = ThreadPoolExecutor(len(slots))
-        self._futures: list[Future[Times]] = []
+        self._futures: list[Future[list[Timing]]] = []
 
     def __enter__(self) -> Self:
         self._futures = [self._pool.submit(self._work, slot) for slot in self._slots]
@@ -241,39 +269,51 @@ class _Load:
         for _ in self._slots:
             self._recorded.acquire()
 
-    def times(self) -> list[Times]:
-        """What each slot recorded, after the block has ended; raises what a slot raised."""
-        return [future.result() for future in self._futures]
+    def timings(self) -> list[Timing]:
+        """What the slots recorded, after the block has ended; raises what a slot raised."""
+        return [timing for future in self._futures for timing in future.result()]
 
-    def _work(self, slot: _Slot) -> Times:
+    def _work(self, slot: _Slot) -> list[Timing]:
+        def run(job: Job, _turn: int) -> Timing:
+            return _timed(job, slot.number)
+
+        seed, only = slot.number, {slot.engine: 1}
         try:
-            times = _record(slot.runs, slot.number, self._seconds, self._repeats, self._stop.is_set)
+            timings = _record(slot.walks, only, run, self._seconds, self._repeats, seed=seed, stopped=self._stop.is_set)
         finally:
             self._recorded.release()
-        for _, _, call in _shuffled(slot.runs, slot.number):
-            if self._stop.is_set():
-                break
-            call(slot.number)
-        return times
+        for _, _, walk in _shuffled(slot.walks, seed):
+            for job in walk:
+                if self._stop.is_set():
+                    return timings
+                job.call(slot.number)
+        return timings
 
 
-def _entry(job: Job, alone_ns: list[int], contended_ns: list[int] | None) -> Entry:
-    key = job.key
+def _by_key(timings: Sequence[Timing]) -> dict[Key, list[int]]:
+    taken_ns: dict[Key, list[int]] = {}
+    for timing in timings:
+        taken_ns.setdefault(timing.key, []).append(timing.took_ns)
+    return taken_ns
+
+
+def _entry(key: Key, source: str, alone_ns: list[int], contended_ns: list[int] | None) -> Entry:
     return Entry(
         variant=key.variant,
         engine=key.engine,
         batch=key.rows,
         shape=None if key.shape is None else list(key.shape),
-        latency_ms=_milliseconds(alone_ns),
-        contended_ms=None if contended_ns is None else _milliseconds(contended_ns),
+        latency_ms=milliseconds(np.array(alone_ns) / 1e6),
+        contended_ms=None if contended_ns is None else milliseconds(np.array(contended_ns) / 1e6),
         n=len(alone_ns),
         basis="measured",
-        source=job.source,
+        source=source,
     )
 
 
-def _milliseconds(times_ns: list[int]) -> Milliseconds:
-    times_ms = np.sort(np.array(times_ns)) / 1e6
+def milliseconds(times_ms: npt.NDArray[np.float64]) -> Milliseconds:
+    """Measured times as percentiles and at most `SAMPLES_MAX` samples."""
+    times_ms = np.sort(times_ms)
     p50, p90, p99 = (round(float(value), 4) for value in np.quantile(times_ms, (0.5, 0.9, 0.99)))
     kept = times_ms
     if len(times_ms) > SAMPLES_MAX:

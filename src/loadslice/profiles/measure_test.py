@@ -110,9 +110,36 @@ def test_batching_adds_the_batches_whole_requests_fill(folder: Path) -> None:
     assert {kind for kind in kinds(table) if kind[0] == "model" and kind[2] == 4} == {("model", "b", 4, (3, 4))}
 
 
+def test_batches_of_every_power_of_two_are_measured_though_the_inputs_are_few(folder: Path) -> None:
+    table = profile(folder, ("buckets:", "batch: {b: {size: 16}}, buckets:"), on=["b"])
+    rows = {shape: {kind[2] for kind in kinds(table) if kind[3] == shape} for shape in ((3, 4), (3, 8), (3, 9))}
+    assert rows == {(3, 4): {2, 4, 8, 16}, (3, 8): {5, 15}, (3, 9): {9}}
+
+
+def test_a_bucket_that_no_input_falls_into_is_measured_on_zeros(folder: Path) -> None:
+    table = profile(
+        folder, ("buckets: [[3, 4], [3, 8]]", "batch: {b: {size: 4}}, buckets: [[3, 4], [3, 8], [3, 9], [3, 32]]")
+    )
+    assert {kind[1:] for kind in kinds(table) if kind[3] == (3, 32)} >= {("a", 1, (3, 32)), ("b", 4, (3, 32))}
+
+
+def test_a_stage_that_fails_or_ends_the_process_while_it_is_measured_is_one_line(folder: Path) -> None:
+    path = folder / "small_stages.py"
+    path.write_text(
+        STAGES + "\nimport sys\nSEEN = []\n"
+        "def tire(work):\n    SEEN.append(1)\n    return sys.exit(3) if len(SEEN) > 6 else join(work)\n"
+    )
+    with pytest.raises(InputError, match=r"a stage failed while it was measured: small_stages:tire: SystemExit: 3"):
+        profile(folder, ("small_stages:join", "small_stages:tire"))
+
+
 def test_an_engine_is_measured_only_on_what_it_accepts(folder: Path) -> None:
     table = profile(folder, ("buckets:", "accept: {a: {max_items: 2}, b: {shape: [1, 3, 8]}}, buckets:"))
-    assert {kind[1:] for kind in kinds(table) if kind[0] == "model"} == {("a", 2, (3, 4)), ("b", 5, (3, 8))}
+    assert {kind[1:] for kind in kinds(table) if kind[0] == "model"} == {
+        ("a", 2, (3, 4)),
+        ("a", 1, (3, 8)),
+        ("b", 5, (3, 8)),
+    }
 
 
 def test_a_profile_survives_its_file(folder: Path) -> None:

@@ -19,7 +19,9 @@ class Clockwork(NamedTuple):
     """Work in flight, one row per batch slot, and how engines are doing."""
 
     done_ns: Int64s
-    """[slots] FOREVER when idle or standing still"""
+    """[leaves] FOREVER when idle or standing still; as many as slots, rounded up to a power of two"""
+    earliest: Int64s
+    """[2 * leaves] a knockout of the slots: at a leaf the slot itself, at a node whichever of its two is done first"""
     running: Int64s
     """[slots] 1 while a batch runs"""
     left_ns: Float64s
@@ -39,8 +41,14 @@ class Clockwork(NamedTuple):
 def idle_clockwork(state: State) -> Clockwork:
     """Nothing in flight. Made outside the loop: compiled code allocates nothing."""
     slots, engines = len(state.batches), len(state.engines)
+    leaves = 1 << (slots - 1).bit_length()
+    earliest = np.zeros(2 * leaves, np.int64)
+    earliest[leaves:] = np.arange(leaves)
+    for node in range(leaves - 1, 0, -1):
+        earliest[node] = earliest[2 * node]
     return Clockwork(
-        done_ns=np.full(slots, c.FOREVER, np.int64),
+        done_ns=np.full(leaves, c.FOREVER, np.int64),
+        earliest=earliest,
         running=np.zeros(slots, np.int64),
         left_ns=np.zeros(slots),
         speed=np.ones(slots),
@@ -52,6 +60,24 @@ def idle_clockwork(state: State) -> Clockwork:
 
 
 @kernel
+def set_done(clockwork: Clockwork, slot: int, at_ns: int) -> None:
+    """Set when a slot is done and play its matches again; of two done at one instant the lower slot wins."""
+    done_ns = clockwork.done_ns
+    earliest = clockwork.earliest
+    done_ns[slot] = at_ns
+    node = (done_ns.shape[0] + slot) >> 1
+    while node > 0:
+        winner = earliest[2 * node]
+        other = earliest[2 * node + 1]
+        if done_ns[other] < done_ns[winner]:
+            winner = other
+        if earliest[node] == winner and winner != slot:
+            return  # the slot neither was nor is the first of this half: nothing changes further up
+        earliest[node] = winner
+        node >>= 1
+
+
+@kernel
 def set_speed(now_ns: int, clockwork: Clockwork, slot: int, speed: float) -> None:
     """Carry what is left of a running batch over to a new speed."""
     if speed == clockwork.speed[slot]:
@@ -59,10 +85,7 @@ def set_speed(now_ns: int, clockwork: Clockwork, slot: int, speed: float) -> Non
     clockwork.left_ns[slot] -= (now_ns - clockwork.since_ns[slot]) * clockwork.speed[slot]
     clockwork.since_ns[slot] = now_ns
     clockwork.speed[slot] = speed
-    if speed > 0.0:
-        clockwork.done_ns[slot] = now_ns + max(1, int(clockwork.left_ns[slot] / speed + 0.5))
-    else:
-        clockwork.done_ns[slot] = c.FOREVER
+    set_done(clockwork, slot, now_ns + max(1, int(clockwork.left_ns[slot] / speed + 0.5)) if speed > 0.0 else c.FOREVER)
 
 
 @kernel

@@ -11,6 +11,16 @@ from loadslice.policy.kernel import entry
 _MASK = 0xFFFFFFFF
 
 
+# Two-sided 95 % points of Student's t by degrees of freedom; beyond the last the normal value is within 2 %.
+_T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
+NORMAL_95 = 1.96
+
+
+def t_95(freedom: int) -> float:
+    """How many standard deviations hold 95 % when the deviation was found from ``freedom + 1`` values."""
+    return _T_95[freedom - 1] if freedom <= len(_T_95) else NORMAL_95 * (1 + 1 / freedom)
+
+
 @entry(inlined=True)
 def mix(value: int) -> int:
     """A 32-bit finaliser: three rounds of xor-shift and odd multiplication, each bijective on 32 bits."""

@@ -11,7 +11,7 @@ import polars as pl
 
 from loadslice.policy import events
 from loadslice.policy.tables import Int64s
-from loadslice.sim import loop
+from loadslice.sim import record as r
 from loadslice.sim.simulate import Run
 from loadslice.spec import journal as spec
 from loadslice.spec.files import Stamp, encode_json, write_bytes
@@ -48,7 +48,7 @@ def write(finished: Run, folder: Path, pipeline_yaml: str, stamped: Stamp | None
         clean=True,
         span_ns=int(record.end_ns.max()),
         pipeline_yaml=pipeline_yaml,
-        effects_sha256=effects_sha256(record.effects[: record.counts[loop.N_EFFECTS]]),
+        effects_sha256=effects_sha256(record.effects[: record.counts[r.N_EFFECTS]]),
         stamp=stamped,
     )
     write_bytes(folder / "journal.json", encode_json(head))
@@ -71,9 +71,9 @@ def requests(finished: Run) -> pl.DataFrame:
             "end_ns": record.end_ns[tags],
             "outcome": [names[code - Outcome.COMPLETED] for code in record.outcome[tags]],
             "reason": [REASONS[code] for code in record.reason[tags]],
-            "class": [CLASSES[code] for code in traffic.priority[tags % len(traffic.priority)]],
+            "class": [CLASSES[code] for code in traffic.requests[tags % len(traffic.requests), r.Q_PRIORITY]],
             "hint_ns": record.hint_ns[tags],
-            "reply_ns": finished.overhead_ns[tags],
+            "reply_ns": record.attempts[tags, r.A_OVERHEAD_NS],
         },
         spec.REQUEST_COLUMNS,
         len(tags),
@@ -83,7 +83,7 @@ def requests(finished: Run) -> pl.DataFrame:
 def stages(finished: Run) -> pl.DataFrame:
     """One row per request and stage that was finished."""
     timeline = finished.record.timeline
-    tags, index = np.nonzero(timeline[:, :, loop.T_DONE_NS] >= 0)
+    tags, index = np.nonzero(timeline[:, :, r.T_DONE_NS] >= 0)
     lines = timeline[tags, index]
     work = finished.traffic.work[tags % len(finished.traffic.work)]
     bucket = finished.traffic.bucket[work, index]
@@ -96,15 +96,15 @@ def stages(finished: Run) -> pl.DataFrame:
         {
             "tag": tags,
             "stage": [stage_names[s] for s in index],
-            "engine": [engine_names[e] for e in lines[:, loop.T_ENGINE]],
-            "placed": [REASONS[code] for code in lines[:, loop.T_REASON]],
+            "engine": [engine_names[e] for e in lines[:, r.T_ENGINE]],
+            "placed": [REASONS[code] for code in lines[:, r.T_REASON]],
             "bucket": bucket,
             "items": finished.traffic.items[work, index],
-            "batch_rows": lines[:, loop.T_BATCH_ROWS],
-            "enqueued_ns": lines[:, loop.T_ENQUEUED_NS],
-            "dispatched_ns": lines[:, loop.T_DISPATCHED_NS],
-            "started_ns": lines[:, loop.T_DISPATCHED_NS],
-            "done_ns": lines[:, loop.T_DONE_NS],
+            "batch_rows": lines[:, r.T_BATCH_ROWS],
+            "enqueued_ns": lines[:, r.T_ENQUEUED_NS],
+            "dispatched_ns": lines[:, r.T_DISPATCHED_NS],
+            "started_ns": lines[:, r.T_DISPATCHED_NS],
+            "done_ns": lines[:, r.T_DONE_NS],
             "shape": [shape(int(s), int(b)) for s, b in zip(index, bucket, strict=True)],
         },
         spec.STAGE_COLUMNS,
@@ -113,7 +113,7 @@ def stages(finished: Run) -> pl.DataFrame:
 
 
 def _events(finished: Run) -> pl.DataFrame:
-    rows = finished.record.events[: finished.record.counts[loop.N_EVENTS]]
+    rows = finished.record.events[: finished.record.counts[r.N_EVENTS]]
     assert rows.shape[1] == events.EVENT_COLUMNS
     return pl.DataFrame(rows, schema=spec.EVENT_COLUMNS, orient="row")
 

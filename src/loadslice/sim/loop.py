@@ -3,9 +3,10 @@
 Arrivals are read from the sorted trace and never pushed anywhere; each batch slot has at most one pending completion;
 the core has one next timer. At equal times completions come first, then timers, faults, clients, and arrivals; among
 completions the lower slot. The loop decides nothing.
-"""
 
-from typing import NamedTuple
+A trace may come in parts. The loop stops before the first event after a part's last arrival; the next part begins with
+the rows of requests that are still inside, so that a part knows all it may be asked about.
+"""
 
 import numpy as np
 
@@ -16,65 +17,43 @@ from loadslice.policy.versions import NO_KEY
 from loadslice.policy.tables import Int64s, State, Tables
 from loadslice.sim import clients
 from loadslice.sim.clients import Behaviour, Diary
-from loadslice.sim.clockwork import Clockwork, change_speed, set_speed
+from loadslice.sim.clockwork import Clockwork, change_speed, set_done, set_speed
+from loadslice.sim.energy import Energy, batch_j
 from loadslice.sim.faults import DOWN, FAULT_AT_NS, FAULT_ENGINE, FAULT_KIND, FAULT_PPM, PACE, UP
+from loadslice.sim.record import (
+    A_END_NS,
+    A_HINT_NS,
+    A_OUTCOME,
+    A_REASON,
+    A_START_NS,
+    A_TAG,
+    A_WRONG,
+    N_CALLS,
+    N_EFFECTS,
+    N_ENDED,
+    N_EVENTS,
+    N_FAULTS,
+    Q_DEADLINE_NS,
+    Q_PRECISION,
+    Q_PRIORITY,
+    Q_SOURCE,
+    Q_TOKENS,
+    Q_WORK,
+    QUEUE_SEEN,
+    T_BATCH_ROWS,
+    T_DISPATCHED_NS,
+    T_DONE_NS,
+    T_ENGINE,
+    T_ENQUEUED_NS,
+    T_REASON,
+    Record,
+    Traffic,
+    log_event,
+    row_of,
+)
 from loadslice.sim.service import Service, slot_ns
 from loadslice.spec.outcome import Outcome
 
-
-class Traffic(NamedTuple):
-    """Requests in arrival order. N requests, W kinds of work, S stages."""
-
-    arrival_ns: Int64s
-    """[N] not falling"""
-    priority: Int64s
-    """[N]"""
-    deadline_ns: Int64s
-    """[N] relative to arrival; FOREVER for none"""
-    tokens: Int64s
-    """[N] -1 unknown"""
-    source: Int64s
-    """[N]"""
-    precision: Int64s
-    """[N]"""
-    work: Int64s
-    """[N] row of ``items`` and ``bucket``"""
-    items: Int64s
-    """[W, S]"""
-    bucket: Int64s
-    """[W, S]"""
-
-
-class Record(NamedTuple):
-    """What a run leaves behind. A attempts: as many as requests unless clients come back."""
-
-    start_ns: Int64s
-    """[A] when the attempt reached the core; -1: it never did"""
-    outcome: Int64s
-    """[A]"""
-    reason: Int64s
-    """[A]"""
-    end_ns: Int64s
-    """[A]"""
-    hint_ns: Int64s
-    """[A]"""
-    wrong: Int64s
-    """[A] 1 when an engine answered it wrongly at some stage"""
-    timeline: Int64s
-    """[A or 0, S, TIMELINE_COLUMNS]"""
-    queue_seen: Int64s
-    """[E, QUEUE_SEEN] how often a placement found that many waiting, itself included"""
-    events: Int64s
-    """[capacity or 0, EVENT_COLUMNS]"""
-    effects: Int64s
-    """[capacity or 0, EFFECT_COLUMNS]"""
-    counts: Int64s
-    """[3] event rows, effect rows, core calls"""
-
-
-T_ENGINE, T_REASON, T_ENQUEUED_NS, T_DISPATCHED_NS, T_DONE_NS, T_BATCH_ROWS, TIMELINE_COLUMNS = range(7)
-QUEUE_SEEN = 1024
-N_EVENTS, N_EFFECTS, N_CALLS = range(3)
 COMPLETED, CANCELLED = int(Outcome.COMPLETED), int(Outcome.CANCELLED)
 
 OVERFULL = -1
@@ -82,19 +61,16 @@ OVERFULL = -1
 
 
 @kernel
-def log_event(record: Record, row: tuple[int, ...]) -> None:
-    """Append one call to the event log, where one is kept."""
-    if record.events.shape[0] == 0:
-        return
-    at = record.counts[N_EVENTS]
-    for column in range(len(row)):
-        record.events[at, column] = row[column]
-    record.counts[N_EVENTS] = at + 1
-
-
-@kernel
 def start_batch(
-    now_ns: int, seed: int, state: State, service: Service, clockwork: Clockwork, record: Record, slot: int
+    now_ns: int,
+    seed: int,
+    state: State,
+    service: Service,
+    energy: Energy,
+    traffic: Traffic,
+    clockwork: Clockwork,
+    record: Record,
+    slot: int,
 ) -> None:
     """A batch starts on a well engine that has the machine to itself; `change_speed` knows better."""
     batch = state.batches[slot]
@@ -107,18 +83,40 @@ def start_batch(
     clockwork.left_ns[slot] = took_ns
     clockwork.since_ns[slot] = now_ns
     clockwork.speed[slot] = 1.0
-    clockwork.done_ns[slot] = now_ns + max(1, int(took_ns + 0.5))
+    set_done(clockwork, slot, now_ns + max(1, int(took_ns + 0.5)))
     if clockwork.pace_ppm[engine] != c.PPM:
         pace = clockwork.pace_ppm[engine]
         set_speed(now_ns, clockwork, slot, c.PPM / pace if pace > 0 else 0.0)
+    if energy.measured[engine] == 1:
+        record.batches_j[engine] += batch_j(energy, stage, engine, batch[c.B_BUCKET], batch[c.B_ROWS])
     timed = record.timeline.shape[0] > 0
     if timed or clockwork.wrong[engine] == 1:
         for member in range(batch[c.B_COUNT]):
-            tag = state.members[slot, member, c.M_TAG]
-            record.wrong[tag] |= clockwork.wrong[engine]
+            row = row_of(traffic, state.members[slot, member, c.M_TAG])
+            record.attempts[row, A_WRONG] |= clockwork.wrong[engine]
             if timed:
-                record.timeline[tag, stage, T_DISPATCHED_NS] = now_ns
-                record.timeline[tag, stage, T_BATCH_ROWS] = batch[c.B_ROWS]
+                record.timeline[row, stage, T_DISPATCHED_NS] = now_ns
+                record.timeline[row, stage, T_BATCH_ROWS] = batch[c.B_ROWS]
+
+
+@kernel
+def end_attempt(
+    now_ns: int, seed: int, effect: Int64s, traffic: Traffic, behaviour: Behaviour, diary: Diary, record: Record
+) -> None:
+    """An attempt has its outcome; a client that is still there hears of it, and may come back."""
+    tag = effect[c.F_TAG]
+    row = row_of(traffic, tag)
+    attempt = record.attempts[row]
+    attempt[A_OUTCOME] = effect[c.F_A]
+    attempt[A_REASON] = effect[c.F_B]
+    attempt[A_HINT_NS] = effect[c.F_C]
+    attempt[A_END_NS] = now_ns
+    record.ended[record.counts[N_ENDED]] = row
+    record.counts[N_ENDED] += 1
+    # One that has cancelled planned itself what comes next.
+    refused = effect[c.F_A] != COMPLETED and effect[c.F_A] != CANCELLED
+    if behaviour.timeout_ns > 0 and refused and now_ns < attempt[A_START_NS] + behaviour.timeout_ns:
+        clients.come_back(now_ns, seed, behaviour, diary, tag, traffic.arrival_ns.shape[0], effect[c.F_C])
 
 
 @kernel
@@ -127,44 +125,37 @@ def carry_out(
     seed: int,
     state: State,
     service: Service,
+    energy: Energy,
+    traffic: Traffic,
     behaviour: Behaviour,
     diary: Diary,
     clockwork: Clockwork,
     record: Record,
-    requests: int,
 ) -> None:
     """Do what the core has just said."""
     started = False
     for index in range(state.counters[c.C_EFFECTS]):
         effect = state.effects[index]
         kind = effect[c.F_KIND]
-        tag = effect[c.F_TAG]
         if record.effects.shape[0] > 0:
             for column in range(c.EFFECT_COLUMNS):
                 record.effects[record.counts[N_EFFECTS], column] = effect[column]
             record.counts[N_EFFECTS] += 1
-        if kind == c.DISPATCH:
-            start_batch(now_ns, seed, state, service, clockwork, record, tag)
-            started = True
+        if kind == c.OUTCOME:
+            end_attempt(now_ns, seed, effect, traffic, behaviour, diary, record)
         elif kind == c.PLACED:
-            seen = state.engines[effect[c.F_B], c.N_QUEUED]
-            record.queue_seen[effect[c.F_B], min(seen, QUEUE_SEEN - 1)] += 1
+            engine = effect[c.F_B]
+            record.queue_seen[engine, min(state.engines[engine, c.N_QUEUED], QUEUE_SEEN - 1)] += 1
             if diary.row.shape[0] > 0:
-                diary.row[tag] = effect[c.F_D]
+                diary.row[effect[c.F_TAG]] = effect[c.F_D]
             if record.timeline.shape[0] > 0:
-                line = record.timeline[tag, effect[c.F_A]]
-                line[T_ENGINE] = effect[c.F_B]
+                line = record.timeline[row_of(traffic, effect[c.F_TAG]), effect[c.F_A]]
+                line[T_ENGINE] = engine
                 line[T_REASON] = effect[c.F_C]
                 line[T_ENQUEUED_NS] = now_ns
-        elif kind == c.OUTCOME:
-            record.outcome[tag] = effect[c.F_A]
-            record.reason[tag] = effect[c.F_B]
-            record.hint_ns[tag] = effect[c.F_C]
-            record.end_ns[tag] = now_ns
-            # A client that is still there hears of it, and may come back; one that has cancelled planned that itself.
-            refused = effect[c.F_A] != COMPLETED and effect[c.F_A] != CANCELLED
-            if behaviour.timeout_ns > 0 and refused and now_ns < record.start_ns[tag] + behaviour.timeout_ns:
-                clients.come_back(now_ns, seed, behaviour, diary, tag, requests, effect[c.F_C])
+        elif kind == c.DISPATCH:
+            start_batch(now_ns, seed, state, service, energy, traffic, clockwork, record, effect[c.F_TAG])
+            started = True
     record.counts[N_CALLS] += 1
     if started and service.cores < np.inf:
         change_speed(now_ns, service, state, clockwork)
@@ -178,19 +169,22 @@ def complete(
     results = clockwork.results
     stage = state.batches[slot, c.B_STAGE]
     epoch = state.batches[slot, c.B_EPOCH]
-    following = min(stage + 1, tables.stages.shape[0] - 1)
-    requests = traffic.arrival_ns.shape[0]
+    last = stage + 1 == tables.stages.shape[0]
+    following = stage if last else stage + 1
+    rows = traffic.arrival_ns.shape[0]
     log_event(record, (events.BATCH_DONE, now_ns, slot, epoch))
-    for member in range(state.batches[slot, c.B_COUNT]):
-        tag = state.members[slot, member, c.M_TAG]
-        work = traffic.work[tag if tag < requests else tag % requests]
-        results[member, 0] = traffic.items[work, following]
-        results[member, 1] = traffic.bucket[work, following]
-        log_event(record, (events.RESULT, now_ns, results[member, 0], results[member, 1]))
-        if record.timeline.shape[0] > 0:
-            record.timeline[tag, stage, T_DONE_NS] = now_ns
+    # After the last stage nobody asks what its members ask next, unless it is to be written down.
+    if not last or record.events.shape[0] > 0 or record.timeline.shape[0] > 0:
+        for member in range(state.batches[slot, c.B_COUNT]):
+            row = row_of(traffic, state.members[slot, member, c.M_TAG])
+            work = traffic.requests[row if row < rows else row % rows, Q_WORK]
+            results[member, 0] = traffic.items[work, following]
+            results[member, 1] = traffic.bucket[work, following]
+            log_event(record, (events.RESULT, now_ns, results[member, 0], results[member, 1]))
+            if record.timeline.shape[0] > 0:
+                record.timeline[row, stage, T_DONE_NS] = now_ns
     clockwork.running[slot] = 0
-    clockwork.done_ns[slot] = c.FOREVER
+    set_done(clockwork, slot, c.FOREVER)
     desk.on_batch_done(now_ns, tables, state, slot, epoch, results)
 
 
@@ -198,6 +192,7 @@ def complete(
 def attempt(
     now_ns: int,
     seed: int,
+    row: int,
     tag: int,
     tables: Tables,
     state: State,
@@ -207,10 +202,10 @@ def attempt(
     record: Record,
 ) -> None:
     """An attempt of a request arrives."""
-    requests = traffic.arrival_ns.shape[0]
-    logical = tag if tag < requests else tag % requests
-    number = 1 if tag < requests else tag // requests + 1
-    relative_ns = traffic.deadline_ns[logical]
+    rows = traffic.arrival_ns.shape[0]
+    asked = traffic.requests[row if row < rows else row % rows]
+    number = 1 if row < rows else row // rows + 1
+    relative_ns = asked[Q_DEADLINE_NS]
     if behaviour.timeout_ns > 0:
         clients.start_waiting(now_ns, seed, behaviour, diary, tag)
         if behaviour.states_deadline == 1:
@@ -218,14 +213,14 @@ def attempt(
         if behaviour.states_attempt == 0:
             number = 1
     deadline_ns = now_ns + relative_ns if relative_ns < c.FOREVER else c.FOREVER
-    work = traffic.work[logical]
-    items = traffic.items[work, 0]
-    bucket = traffic.bucket[work, 0]
-    tokens = traffic.tokens[logical]
-    source = traffic.source[logical]
-    priority = traffic.priority[logical]
-    precision = traffic.precision[logical]
-    record.start_ns[tag] = now_ns
+    items = traffic.items[asked[Q_WORK], 0]
+    bucket = traffic.bucket[asked[Q_WORK], 0]
+    tokens = asked[Q_TOKENS]
+    source = asked[Q_SOURCE]
+    priority = asked[Q_PRIORITY]
+    precision = asked[Q_PRECISION]
+    record.attempts[row, A_TAG] = tag
+    record.attempts[row, A_START_NS] = now_ns
     log_event(
         record,
         (events.ARRIVAL, now_ns, tag, priority, deadline_ns, items, bucket, tokens, source, precision, number, 0, NO_KEY),
@@ -246,7 +241,7 @@ def client_acts(
     diary: Diary,
     record: Record,
 ) -> bool:
-    """The first thing that clients have planned happens.
+    """The first thing that clients have planned happens; their trace is in one part, so that tags are rows.
 
     Returns:
         Whether the core was called.
@@ -256,11 +251,12 @@ def client_acts(
     kind = diary.heap[0, clients.H_KIND]
     clients.drop_first(diary)
     if kind == clients.ATTEMPT:
-        attempt(now_ns, seed, tag, tables, state, traffic, behaviour, diary, record)
+        attempt(now_ns, seed, tag, tag, tables, state, traffic, behaviour, diary, record)
         return True
-    inside = record.outcome[tag] == 0
-    if kind == clients.GIVE_UP and (inside or record.outcome[tag] != COMPLETED) and record.end_ns[tag] <= now_ns:
-        answered = not inside and record.end_ns[tag] < record.start_ns[tag] + behaviour.timeout_ns
+    known = record.attempts[tag]
+    inside = known[A_OUTCOME] == 0
+    if kind == clients.GIVE_UP and (inside or known[A_OUTCOME] != COMPLETED) and known[A_END_NS] <= now_ns:
+        answered = not inside and known[A_END_NS] < known[A_START_NS] + behaviour.timeout_ns
         if not answered:
             clients.come_back(now_ns, seed, behaviour, diary, tag, requests, 0)
     if inside and behaviour.cancels == 1:
@@ -289,7 +285,7 @@ def befall(
         for slot in range(clockwork.running.shape[0]):
             if state.batches[slot, c.B_ENGINE] == engine:
                 clockwork.running[slot] = 0
-                clockwork.done_ns[slot] = c.FOREVER
+                set_done(clockwork, slot, c.FOREVER)
         log_event(record, (events.ENGINE_DOWN, now_ns, engine, 0))
         desk.on_engine_down(now_ns, tables, state, engine)
         return True
@@ -307,6 +303,7 @@ def run(
     tables: Tables,
     state: State,
     service: Service,
+    energy: Energy,
     traffic: Traffic,
     faults: Int64s,
     behaviour: Behaviour,
@@ -314,13 +311,14 @@ def run(
     clockwork: Clockwork,
     record: Record,
 ) -> int:
-    """Simulate to the end of the last request.
+    """Simulate to the end of the last request, or of a part that others follow.
 
     Args:
         seed: Start of every draw.
         tables: What never changes.
-        state: Fresh; idle again afterwards.
+        state: Fresh, or as the part before left it; idle again after the last.
         service: Service-time distributions.
+        energy: Energy of batches, where it was measured.
         traffic: Requests.
         faults: [changes, FAULT_COLUMNS] in order of time.
         behaviour: Clients.
@@ -331,25 +329,21 @@ def run(
     Returns:
         Core calls made, or OVERFULL.
     """
-    slots = state.batches.shape[0]
-    requests = traffic.arrival_ns.shape[0]
-    arrival = 0
-    fault = 0
-    while True:
-        done_slot = 0
-        done_ns = clockwork.done_ns[0]
-        for slot in range(1, slots):
-            if clockwork.done_ns[slot] < done_ns:
-                done_ns = clockwork.done_ns[slot]
-                done_slot = slot
+    rows = traffic.arrival_ns.shape[0]
+    arrival = traffic.carried.shape[0]
+    to_tag = traffic.first_tag - arrival
+    while arrival < rows or traffic.more == 0:
+        done_slot = clockwork.earliest[1]
+        done_ns = clockwork.done_ns[done_slot]
         timer_ns = state.counters[c.C_NEXT_TIMER_NS]
         client_ns = clients.due_ns(diary)
-        arrival_ns = traffic.arrival_ns[arrival] if arrival < requests else c.FOREVER
+        arrival_ns = traffic.arrival_ns[arrival] if arrival < rows else c.FOREVER
         work_ns = min(done_ns, timer_ns, client_ns, arrival_ns)
+        fault = record.counts[N_FAULTS]
         fault_ns = faults[fault, FAULT_AT_NS] if fault < faults.shape[0] else c.FOREVER
         # Faults after the last request change nothing, but one may be what a standing engine waits for.
         if work_ns == c.FOREVER and (fault_ns == c.FOREVER or state.counters[c.C_IN_SYSTEM] == 0):
-            return int(record.counts[N_CALLS])
+            break
         now_ns = min(work_ns, fault_ns)
         if record.events.shape[0] > 0 and (
             record.counts[N_EVENTS] + state.members.shape[1] + 2 > record.events.shape[0]
@@ -366,11 +360,12 @@ def run(
             desk.on_timer(now_ns, tables, state)
         elif fault_ns == now_ns:
             called = befall(now_ns, faults[fault], tables, state, service, clockwork, record)
-            fault += 1
+            record.counts[N_FAULTS] += 1
         elif client_ns == now_ns:
             called = client_acts(now_ns, seed, tables, state, traffic, behaviour, diary, record)
         else:
-            attempt(now_ns, seed, arrival, tables, state, traffic, behaviour, diary, record)
+            attempt(now_ns, seed, arrival, arrival + to_tag, tables, state, traffic, behaviour, diary, record)
             arrival += 1
         if called:
-            carry_out(now_ns, seed, state, service, behaviour, diary, clockwork, record, requests)
+            carry_out(now_ns, seed, state, service, energy, traffic, behaviour, diary, clockwork, record)
+    return int(record.counts[N_CALLS])

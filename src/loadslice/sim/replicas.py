@@ -7,12 +7,12 @@ import msgspec
 import numpy as np
 
 from loadslice.sim import simulate
-from loadslice.sim.service import of_run
+from loadslice.sim.draws import t_95
+from loadslice.sim.service import of_run, quantile_function
+from loadslice.spec.latency import Milliseconds
 from loadslice.spec.simulation import Simulation
 
-# Two-sided 95 % points of Student's t by degrees of freedom; beyond the last the normal value is within 2 %.
-_T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
-_NORMAL_95 = 1.96
+_NS_PER_MS = 1_000_000
 
 Interval = tuple[float, float]
 
@@ -39,14 +39,20 @@ def run(prepared: simulate.Prepared, *, seed: int, replicas: int) -> tuple[simul
 
 def in_run(prepared: simulate.Prepared, seed: int) -> simulate.Prepared:
     """The same machine in one of its runs, where the profile knows how far they differ."""
-    return prepared._replace(service=of_run(prepared.service, seed))
+    service, longer = of_run(prepared.service, seed)
+    return prepared._replace(service=service, overhead=_scaled(prepared.overhead, longer))
+
+
+def _scaled(times: Milliseconds | None, factor: float) -> Milliseconds | None:
+    if times is None or factor == 1.0:
+        return times
+    grid_ms = quantile_function(times) * factor / _NS_PER_MS
+    return Milliseconds(samples=grid_ms.tolist())
 
 
 def interval(values: list[float]) -> Interval:
     """95 % prediction interval of one more value; never below 0."""
-    freedom = len(values) - 1
-    t = _T_95[freedom - 1] if freedom <= len(_T_95) else _NORMAL_95 * (1 + 1 / freedom)
-    half = t * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values))
+    half = t_95(len(values) - 1) * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values))
     mean = float(np.mean(values))
     return max(0.0, mean - half), mean + half
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from loadslice.policy.estimate import typical_ms
 from loadslice.policy.kernel import kernel
 from loadslice.policy.tables import Int64s, versions
-from loadslice.sim.draws import normal, uniform
+from loadslice.sim.draws import NORMAL_95, normal, t_95, uniform
 from loadslice.spec.errors import InputError
-from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
+from loadslice.spec.latency import Drift, Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import Pipeline, Stage
 
 Float64s = NDArray[np.float64]
@@ -34,6 +34,8 @@ QUANTILES, CONSTANT, EXPONENTIAL, LOGNORMAL = range(4)
 _FAMILIES = {"constant": CONSTANT, "exponential": EXPONENTIAL, "lognormal": LOGNORMAL}
 
 _NS_PER_MS = 1_000_000
+_ON_HOST = frozenset({"onnxruntime", "openvino", "python"})
+"""Backends that run here, on the processor unless they are told otherwise."""
 
 
 class Service(NamedTuple):
@@ -65,8 +67,8 @@ class Service(NamedTuple):
     """Share of the variation that all work of one period has in common; 0: every draw is by itself"""
     period_ns: float
     """Length of one period"""
-    between_runs: float
-    """Standard deviation of a whole run's speed, as a share of it"""
+    between_runs: Float64s
+    """[2] standard deviation of a whole run's speed, as a share of it: of engines, of the time beside them"""
     pace: float
     """This run's time per unit of work; 1: as measured"""
 
@@ -90,7 +92,12 @@ def quantile_function(times: Milliseconds) -> Float64s:
 
 
 def lower_service(
-    pipeline: Pipeline, latency: LatencyTable, *, rate_per_s: float = 0.0, path: str = "latency table"
+    pipeline: Pipeline,
+    latency: LatencyTable,
+    *,
+    rate_per_s: float = 0.0,
+    path: str = "latency table",
+    pipeline_path: str = "PIPELINE",
 ) -> tuple[Service, list[str]]:
     """Lower a latency table for one pipeline.
 
@@ -99,9 +106,10 @@ def lower_service(
         latency: Checked by `spec.latency.load`.
         rate_per_s: Mean rate of the traffic, for what each request costs the processor outside engines.
         path: Named in errors.
+        pipeline_path: The pipeline's file, for the command that would measure what is missing.
 
     Returns:
-        The arrays, and one warning for each shape whose times had to be scaled from another shape.
+        The arrays, and one warning for each shape and each number of rows that had to be scaled from another.
 
     Raises:
         InputError: A stage has no time at all on one of its engines.
@@ -117,18 +125,18 @@ def lower_service(
             if not entries:
                 raise InputError(
                     f"{path}: stage '{stage.name}' has no time on engine '{name}' (variant '{stage.variant_id}'). "
-                    f"Run `loadslice profile PIPELINE --on {name}`, or add an entry."
+                    + _remedy(pipeline, stage, name, pipeline_path)
                 )
+            newer = [entry for entry in latency.entries if (entry.variant, entry.engine) == (stage.canary_id, name)]
             for lane in range((len(stage.buckets) + 1) * versions(stage)):
                 version, bucket = divmod(lane, len(stage.buckets) + 1)
                 key = (s, engines.index(name), lane)
-                newer = [entry for entry in latency.entries if (entry.variant, entry.engine) == (stage.canary_id, name)]
-                found[key], factor[key] = _nearest(newer or entries if version else entries, stage, bucket)
-                if factor[key] != 1.0 and bucket < len(stage.buckets) and _accepts(stage, name, bucket):
-                    warnings.append(
-                        f"{stage.name} on {name} at {stage.buckets[bucket]} was not measured: "
-                        f"taken as {factor[key]:.2f} x its nearest shape."
-                    )
+                found[key], factor[key] = _nearest(newer or entries if version else entries, stage, name, bucket)
+                if not _accepts(stage, name, bucket) or version:
+                    continue
+                gap = _gap(stage, name, bucket, found[key], factor[key], _rows_most(latency, stage, name, bucket))
+                if gap is not None:
+                    warnings.append(f"{gap} {_remedy(pipeline, stage, name, pipeline_path)}")
     cores = _shared_cores(latency)
     knots = max(len(entries) for entries in found.values())
     shape = (len(stages), len(engines), lanes, knots)
@@ -146,7 +154,7 @@ def lower_service(
         machine=np.array([0 if _shared_threads(pipeline, name) else e + 1 for e, name in enumerate(engines)], np.int64),
         likeness=0.0 if latency.drift is None else latency.drift.likeness,
         period_ns=1.0 if latency.drift is None else latency.drift.period_ms * _NS_PER_MS,
-        between_runs=0.0 if latency.drift is None else latency.drift.between_runs or 0.0,
+        between_runs=np.array(_between_runs(latency.drift)),
         pace=1.0,
     )
     for key, entries in found.items():
@@ -154,27 +162,80 @@ def lower_service(
     return service, warnings
 
 
-def of_run(service: Service, seed: int) -> Service:
+def _between_runs(drift: Drift | None) -> tuple[float, float]:
+    """How far one more run may lie from those measured, as a standard deviation.
+
+    A spread found from few runs is uncertain itself, and so is their mean: a prediction interval for one more value is
+    ``t * s * sqrt(1 + 1 / n)``; what is drawn is normal, so that ``t`` counts by its ratio to the normal point.
+    """
+    if drift is None:
+        return 0.0, 0.0
+    wider = 1.0
+    if drift.runs is not None:
+        wider = t_95(drift.runs - 1) / NORMAL_95 * math.sqrt(1 + 1 / drift.runs)
+    return (drift.between_runs or 0.0) * wider, (drift.overhead_between_runs or 0.0) * wider
+
+
+def of_run(service: Service, seed: int) -> tuple[Service, float]:
     """The same machine in one of its runs: somewhat faster or slower as a whole, by the seed.
 
     One run alone is simulated at the typical speed; several, which are to show what may happen, each take theirs.
+
+    Returns:
+        The machine, and how much longer its time beside the engines is, hand-over among it.
     """
-    if service.between_runs == 0.0:
-        return service
-    sigma = service.between_runs
-    return service._replace(pace=math.exp(sigma * normal(seed, 0, RUN) - 0.5 * sigma * sigma))
+    if not service.between_runs.any():
+        return service, 1.0
+    engines, beside = service.between_runs
+    pace = math.exp(engines * normal(seed, 0, RUN) - 0.5 * engines * engines)
+    longer = math.exp(beside * normal(seed, 1, RUN) - 0.5 * beside * beside)
+    return service._replace(pace=pace, handover_ns=service.handover_ns * longer), longer
+
+
+def _gap(stage: Stage, engine: str, bucket: int, entries: list[Entry], factor: float, rows_most: int) -> str | None:
+    """What of a bucket was not measured, and what is taken instead."""
+    shape = stage.buckets[bucket] if bucket < len(stage.buckets) else None
+    place = f"{stage.name} on {engine}" + ("" if shape is None else f" at {shape}")
+    if factor != 1.0 and shape is not None:
+        return f"{place} was not measured: taken as {factor:.2f} x its nearest shape."
+    if rows_most > entries[-1].batch:
+        return f"{place}, {rows_most} rows: measured up to {entries[-1].batch}; taken in proportion to rows."
+    return None
+
+
+def _rows_most(latency: LatencyTable, stage: Stage, engine: str, bucket: int) -> int:
+    """The most rows that may come at once: a full batch, or the largest example of this bucket; 0: none is known."""
+    batch = stage.batch.get(engine)
+    shape = stage.buckets[bucket] if bucket < len(stage.buckets) else None
+    asked = [work for known in latency.inputs for work in known.stages if work.stage == stage.name]
+    # Without a full batch's bucket in sight nothing says that rows of none would come.
+    full = batch.size if batch is not None and (shape is not None or not stage.buckets) else 0
+    return max([full, *(work.items for work in asked if work.shape == shape or not stage.buckets)])
+
+
+def _remedy(pipeline: Pipeline, stage: Stage, engine: str, pipeline_path: str) -> str:
+    """How what is missing would come to be known."""
+    runs_here = pipeline.engines[engine].backend in _ON_HOST and (stage.model or stage.python) is not None
+    command = f"Run `loadslice profile {pipeline_path} --on {engine}`"
+    return f"{command}, or add an entry." if runs_here else "Add an entry to the latency table."
 
 
 def _accepts(stage: Stage, engine: str, bucket: int) -> bool:
     accept = stage.accept.get(engine)
-    if accept is None or accept.shape is None:
+    if accept is None or accept.shape is None or bucket >= len(stage.buckets):
         return True
     return all(side <= most for side, most in zip(stage.buckets[bucket], accept.shape[1:], strict=True))
 
 
-def _nearest(entries: list[Entry], stage: Stage, bucket: int) -> tuple[list[Entry], float]:
-    """Entries of a bucket, or of the shape nearest in elements with the factor their times are scaled by."""
+def _nearest(entries: list[Entry], stage: Stage, engine: str, bucket: int) -> tuple[list[Entry], float]:
+    """Entries of a bucket, or of the shape nearest in elements with the factor their times are scaled by.
+
+    An engine of one static shape pads every bucket to it, and takes as long as that.
+    """
+    accept = stage.accept.get(engine)
     shape = stage.buckets[bucket] if bucket < len(stage.buckets) else None
+    if shape is not None and accept is not None and accept.shape is not None:
+        shape = accept.shape[1:]
     own = [entry for entry in entries if entry.shape == shape] or [entry for entry in entries if entry.shape is None]
     if own or shape is None:
         return sorted(own or entries, key=lambda entry: entry.batch), 1.0
@@ -191,7 +252,7 @@ def _shared_threads(pipeline: Pipeline, engine: str) -> int:
     """Processor threads a busy slot takes from the others: those of engines that run on this processor."""
     settings = pipeline.engines[engine]
     on_host = settings.device is None or settings.device.upper().startswith("CPU")
-    return settings.threads if on_host and settings.backend in {"onnxruntime", "openvino", "python"} else 0
+    return settings.threads if on_host and settings.backend in _ON_HOST else 0
 
 
 def _shared_cores(latency: LatencyTable) -> float:
@@ -352,6 +413,5 @@ def slot_ns(
 
     Arguments as `draw_ns`.
     """
-    took_ns = draw_ns(service, seed, now_ns, tag, stage, engine, bucket, rows)
-    took_ns += on_grid(service.handover_ns, uniform(seed, tag, HANDOVER + stage))
-    return took_ns * service.pace
+    took_ns = service.pace * draw_ns(service, seed, now_ns, tag, stage, engine, bucket, rows)
+    return took_ns + on_grid(service.handover_ns, uniform(seed, tag, HANDOVER + stage))

@@ -1,6 +1,6 @@
 """How would this pipeline have served this trace? The policy core in virtual time over measured or modelled times."""
 
-import hashlib
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 from loadslice.policy import columns as c
 from loadslice.policy import events
 from loadslice.policy.tables import Int64s, State, Tables, fresh, lower, rule_sources
-from loadslice.sim import loop
+from loadslice.sim import cost, energy, figures, loop
+from loadslice.sim import record as r
+from loadslice.sim import tally as sums
 from loadslice.sim.clients import Behaviour, empty_diary, lower_clients
 from loadslice.sim.clockwork import idle_clockwork
 from loadslice.sim.faults import lower_faults
-from loadslice.sim.loop import Record, Traffic
+from loadslice.sim.record import NO_TRAFFIC, Record, Traffic
 from loadslice.sim.service import GRID, Float64s, Service, lower_service, quantile_function
-from loadslice.sim.traffic import lower_traffic
+from loadslice.sim.tally import Tally
+from loadslice.sim.traffic import Intake
 from loadslice.spec import simulation as spec
 from loadslice.spec.faults import Clients, Fault
 from loadslice.spec.files import Stamp
@@ -35,12 +38,16 @@ class Run(NamedTuple):
 
     pipeline: Pipeline
     tables: Tables
+    energy: energy.Energy
     state: State
     traffic: Traffic
+    """Of the last part, where the trace came in several"""
     record: Record
+    """Attempts of the last part; logs of the whole"""
     behaviour: Behaviour
-    overhead_ns: Int64s
-    """[A] time a request spends outside the core, added to its latency"""
+    requests: int
+    tally: Tally | None
+    """Sums over all parts; ``None``: there is one part, and `tallied` adds it up when it is asked for"""
     warnings: list[str]
     seed: int
     basis: spec.Basis
@@ -52,6 +59,7 @@ class Prepared(NamedTuple):
     pipeline: Pipeline
     tables: Tables
     service: Service
+    energy: energy.Energy
     traffic: Traffic
     overhead: Milliseconds | None
     faults: Int64s
@@ -68,25 +76,49 @@ def prepare(
     seed: int = 0,
     faults: list[Fault] | None = None,
     clients: Clients | None = None,
+    pipeline_path: str = "PIPELINE",
 ) -> Prepared:
     """Lower pipeline, profile and trace; and what goes wrong and who comes back, if anything and anybody.
+
+    ``pipeline_path`` is named in the command that would measure what the profile lacks.
 
     Raises:
         InputError: A stage without times, or a trace that does not fit; one line, with the next command.
     """
-    traffic, traffic_warnings = lower_traffic(trace, pipeline, latency, seed=seed)
-    span_s = max(int(traffic.arrival_ns[-1]), 1) / _NS_PER_S
-    rate_per_s = (len(traffic.arrival_ns) - 1) / span_s
-    service, service_warnings = lower_service(pipeline, latency, rate_per_s=rate_per_s)
+    intake = Intake(pipeline, latency, seed=seed)
+    traffic = intake.lower(trace)
+    mean_per_s = rate_per_s(len(traffic.arrival_ns), int(traffic.arrival_ns[-1]) / _NS_PER_S)
+    prepared = _prepare(pipeline, latency, mean_per_s, faults, clients, pipeline_path)
+    return prepared._replace(traffic=traffic, warnings=prepared.warnings + intake.warnings)
+
+
+def rate_per_s(requests: int, span_s: float) -> float:
+    """Mean rate; of requests that all come at one instant, as if they came within a millisecond."""
+    return (requests - 1) / max(span_s, 0.001)
+
+
+def _prepare(
+    pipeline: Pipeline,
+    latency: LatencyTable,
+    rate_per_s: float,
+    faults: list[Fault] | None,
+    clients: Clients | None,
+    pipeline_path: str,
+) -> Prepared:
+    """All but the traffic."""
+    service, warnings = lower_service(pipeline, latency, rate_per_s=rate_per_s, pipeline_path=pipeline_path)
+    lowered = energy.lower_energy(pipeline, latency)
+    warnings += [line for line in (energy.missing(pipeline, lowered), cost.missing(pipeline)) if line]
     return Prepared(
         pipeline,
         lower(pipeline, latency, rule_sources(pipeline)),
         service,
-        traffic,
+        lowered,
+        NO_TRAFFIC,
         latency.overhead_ms,
         lower_faults(faults or [], pipeline),
         lower_clients(clients),
-        service_warnings + traffic_warnings,
+        warnings,
         _basis(pipeline, latency),
     )
 
@@ -127,71 +159,189 @@ def run(prepared: Prepared, *, seed: int = 0, journal: bool = False) -> Run:
     Returns:
         The run; exactly one outcome per request.
     """
-    tables, traffic = prepared.tables, prepared.traffic
-    behaviour = prepared.behaviour
-    requests, stages = len(traffic.arrival_ns) * behaviour.attempts, len(tables.stages)
-    timed = journal or requests * stages <= TIMELINE_CELLS_MAX
-    log_rows = requests * (3 * stages + 4) + 1_024 if journal else 0
+    requests, stages = len(prepared.traffic.arrival_ns), len(prepared.tables.stages)
+    attempts = requests * prepared.behaviour.attempts
+    timed = journal or attempts * stages <= TIMELINE_CELLS_MAX
+    log_rows = attempts * (3 * stages + 4) + 1_024 if journal else 0
     while True:
-        state = fresh(tables, prepared.pipeline.max_requests)
-        record = Record(
-            start_ns=np.full(requests, -1, np.int64),
-            outcome=np.zeros(requests, np.int64),
-            reason=np.zeros(requests, np.int64),
-            end_ns=np.zeros(requests, np.int64),
-            hint_ns=np.zeros(requests, np.int64),
-            wrong=np.zeros(requests, np.int64),
-            timeline=np.full((requests if timed else 0, stages, loop.TIMELINE_COLUMNS), -1, np.int64),
-            queue_seen=np.zeros((len(tables.engines), loop.QUEUE_SEEN), np.int64),
-            events=np.zeros((log_rows, events.EVENT_COLUMNS), np.int64),
-            effects=np.zeros((log_rows + len(state.effects) if log_rows else 0, c.EFFECT_COLUMNS), np.int64),
-            counts=np.zeros(3, np.int64),
-        )
-        diary, clockwork = empty_diary(len(traffic.arrival_ns), behaviour), idle_clockwork(state)
-        service, faults = prepared.service, prepared.faults
-        if (
-            loop.run(seed, tables, state, service, traffic, faults, behaviour, diary, clockwork, record)
-            != loop.OVERFULL
-        ):
+        floor = _Floor(prepared, seed, log_rows)
+        record = floor.record(attempts, timed=timed)
+        if floor.advance(prepared.traffic, record) != loop.OVERFULL:
             break
         log_rows *= 2
     assert ((record.outcome != Outcome.NONE) == (record.start_ns >= 0)).all(), "exactly one outcome per attempt"
-    return Run(
-        prepared.pipeline,
-        tables,
-        state,
-        traffic,
-        record,
-        behaviour,
-        _overhead_ns(prepared.overhead, requests, seed),
-        prepared.warnings,
-        seed,
-        prepared.basis,
-    )
+    return floor.finished(prepared.traffic, record, requests, None, prepared.warnings)
 
 
-def _overhead_ns(times: Milliseconds | None, requests: int, seed: int) -> Int64s:
-    if times is None:
-        return np.zeros(requests, np.int64)
-    drawn = np.random.default_rng(seed + 1).random(requests)
-    return np.interp(drawn, np.linspace(0.0, 1.0, GRID), quantile_function(times)).astype(np.int64)
+def run_parts(
+    parts: Iterable[pl.DataFrame],
+    pipeline: Pipeline,
+    latency: LatencyTable,
+    *,
+    rate_per_s: float,
+    seed: int = 0,
+    faults: list[Fault] | None = None,
+    pipeline_path: str = "PIPELINE",
+) -> Run:
+    """Run a trace that comes in parts, none of which is kept: memory is that of two parts, whatever the length.
+
+    The same run, with the same hash, as if the trace had come whole. Clients that come back want it whole, and so do
+    journals.
+
+    Args:
+        parts: The trace, in order; at least one, none empty.
+        pipeline: As for `prepare`.
+        latency: As for `prepare`.
+        rate_per_s: Mean rate of the whole.
+        seed: Start of every draw, of inputs too.
+        faults: As for `prepare`.
+        pipeline_path: As for `prepare`.
+
+    Raises:
+        InputError: As `prepare`; a part that does not fit is found when its turn comes.
+    """
+    prepared = _prepare(pipeline, latency, rate_per_s, faults, None, pipeline_path)
+    intake, floor, tally = Intake(pipeline, latency, seed=seed), _Floor(prepared, seed, 0), Tally()
+    traffic, record = NO_TRAFFIC, floor.record(0, timed=False)
+    requests = 0
+    for part, more in _with_more(parts):
+        requests += part.height
+        traffic, record = floor.follow(traffic, record, intake.lower(part), more=more)
+        floor.advance(traffic, record)
+        _add(tally, traffic, record)
+    if requests == 0:
+        intake.lower(pl.DataFrame({"arrival_s": []}))
+    assert tally.attempts == requests, "exactly one outcome per request"
+    return floor.finished(traffic, record, requests, tally, prepared.warnings + intake.warnings)
+
+
+def _with_more(parts: Iterable[pl.DataFrame]) -> Iterator[tuple[pl.DataFrame, int]]:
+    """Each part, and whether another one follows."""
+    ahead = iter(parts)
+    part = next(ahead, None)
+    while part is not None:
+        following = next(ahead, None)
+        yield part, int(following is not None)
+        part = following
+
+
+class _Floor:
+    """Where one run takes place: what lasts from its first part to its last."""
+
+    def __init__(self, prepared: Prepared, seed: int, log_rows: int) -> None:
+        self._prepared = prepared
+        self._seed = seed
+        self._state = fresh(prepared.tables, prepared.pipeline.max_requests)
+        self._clockwork = idle_clockwork(self._state)
+        self._draws = np.random.default_rng(seed + 1)
+        engines = len(prepared.tables.engines)
+        self._lasting = Record(
+            attempts=np.zeros((0, r.ATTEMPT_COLUMNS), np.int64),
+            ended=np.zeros(0, np.int64),
+            timeline=np.zeros((0, len(prepared.tables.stages), r.TIMELINE_COLUMNS), np.int64),
+            queue_seen=np.zeros((engines, r.QUEUE_SEEN), np.int64),
+            batches_j=np.zeros(engines),
+            events=np.zeros((log_rows, events.EVENT_COLUMNS), np.int64),
+            effects=np.zeros((log_rows + len(self._state.effects) if log_rows else 0, c.EFFECT_COLUMNS), np.int64),
+            counts=np.zeros(r.N_COUNTS, np.int64),
+        )
+
+    def record(self, attempts: int, *, timed: bool) -> Record:
+        """Room for what becomes of so many attempts."""
+        rows = np.zeros((attempts, r.ATTEMPT_COLUMNS), np.int64)
+        rows[:, r.A_START_NS] = -1
+        if self._prepared.overhead is not None:
+            rows[:, r.A_OVERHEAD_NS] = np.interp(
+                self._draws.random(attempts), np.linspace(0.0, 1.0, GRID), quantile_function(self._prepared.overhead)
+            )
+        shape = (attempts if timed else 0, *self._lasting.timeline.shape[1:])
+        self._lasting.counts[r.N_ENDED] = 0
+        return self._lasting._replace(
+            attempts=rows, ended=np.zeros(attempts, np.int64), timeline=np.full(shape, -1, np.int64)
+        )
+
+    def follow(self, before: Traffic, left: Record, part: Traffic, *, more: int) -> tuple[Traffic, Record]:
+        """A part and its record, which begin with the requests that the part before has left inside."""
+        inside = np.flatnonzero(left.outcome == Outcome.NONE)
+        new = self.record(len(part.arrival_ns), timed=False)
+        attempts = np.concatenate([left.attempts[inside], new.attempts])
+        traffic = part._replace(
+            carried=left.attempts[inside, r.A_TAG],
+            more=more,
+            arrival_ns=np.concatenate([before.arrival_ns[inside], part.arrival_ns]),
+            requests=np.concatenate([before.requests[inside], part.requests]),
+        )
+        return traffic, new._replace(attempts=attempts, ended=np.zeros(len(attempts), np.int64))
+
+    def advance(self, traffic: Traffic, record: Record) -> int:
+        """Simulate to the end of a part; the answer of `loop.run`."""
+        prepared, behaviour = self._prepared, self._prepared.behaviour
+        return loop.run(
+            self._seed,
+            prepared.tables,
+            self._state,
+            prepared.service,
+            prepared.energy,
+            traffic,
+            prepared.faults,
+            behaviour,
+            empty_diary(len(traffic.arrival_ns), behaviour),
+            self._clockwork,
+            record,
+        )
+
+    def finished(
+        self, traffic: Traffic, record: Record, requests: int, tally: Tally | None, warnings: list[str]
+    ) -> Run:
+        """What is left when all is over."""
+        prepared = self._prepared
+        return Run(
+            prepared.pipeline,
+            prepared.tables,
+            prepared.energy,
+            self._state,
+            traffic,
+            record,
+            prepared.behaviour,
+            requests,
+            tally,
+            warnings,
+            self._seed,
+            prepared.basis,
+        )
+
+
+def _add(tally: Tally, traffic: Traffic, record: Record) -> None:
+    """Add what has ended in a part."""
+    ended = record.ended[: record.counts[r.N_ENDED]]
+    rows = ended if len(record.attempts) == len(traffic.requests) else ended % len(traffic.requests)
+    tally.add(record.attempts[ended], traffic.requests[rows, r.Q_DEADLINE_NS])
+
+
+def tallied(finished: Run) -> Tally:
+    """A run added up."""
+    if finished.tally is not None:
+        return finished.tally
+    tally = Tally(finished.behaviour.timeout_ns)
+    _add(tally, finished.traffic, finished.record)
+    return tally
 
 
 def latency_ms(finished: Run) -> Float64s:
     """Latency of each completed attempt, milliseconds, in arrival order."""
-    done = finished.record.outcome == Outcome.COMPLETED
-    times: Float64s = taken_ns(finished)[done] / _NS_PER_MS
+    attempts = finished.record.attempts
+    times: Float64s = sums.taken_ns(attempts[attempts[:, r.A_OUTCOME] == Outcome.COMPLETED]) / _NS_PER_MS
     return times
 
 
 def taken_ns(finished: Run) -> Int64s:
     """Time from the start of each attempt to its end, what is spent outside the core included."""
-    return finished.record.end_ns - finished.record.start_ns + finished.overhead_ns
+    return sums.taken_ns(finished.record.attempts)
 
 
 def in_time(finished: Run) -> NDArray[np.bool_]:
     """Attempts that were answered well before their deadline, and while their client was still there."""
-    deadline_ns = np.tile(finished.traffic.deadline_ns, finished.behaviour.attempts)
+    deadline_ns = np.tile(finished.traffic.requests[:, r.Q_DEADLINE_NS], finished.behaviour.attempts)
     if finished.behaviour.timeout_ns:
         deadline_ns = np.minimum(deadline_ns, finished.behaviour.timeout_ns)
     done: NDArray[np.bool_] = finished.record.outcome == Outcome.COMPLETED
@@ -209,34 +359,33 @@ def summarise(
     """Sum a run up.
 
     Args:
-        finished: From `run`.
+        finished: From `run` or `run_parts`.
         wall_s: Wall time the run took, measured by the caller (this room reads no clock); 0: not measured.
         cpu_s: Its processor time.
         compile_s: Time that loading or compiling kernels took before.
         stamp: Where the inputs came from.
     """
-    record, traffic = finished.record, finished.traffic
-    requests = len(traffic.arrival_ns)
-    counts = np.bincount(record.outcome, minlength=len(OUTCOMES) + 1)[1:]
-    times = latency_ms(finished)
-    span_s = max(int(record.end_ns.max()), 1) / _NS_PER_S
-    done = record.outcome == Outcome.COMPLETED
+    pipeline, state, record, tally = finished.pipeline, finished.state, finished.record, tallied(finished)
+    span_s = max(tally.end_ns, 1) / _NS_PER_S
+    completed = int(tally.outcomes[Outcome.COMPLETED])
     return spec.Simulation(
-        requests=requests,
-        attempts=int((record.start_ns >= 0).sum()),
-        wrong_answers=int((done & (record.wrong == 1)).sum()),
-        outcomes=dict(zip(OUTCOMES, map(int, counts), strict=True)),
-        latency_ms=percentiles(times),
-        throughput_per_s=int(done.sum()) / span_s,
-        goodput_per_s=int(in_time(finished).sum()) / span_s,
-        energy_j=_energy_j(finished, span_s),
-        cost=None,
-        engines=_engine_figures(finished, span_s),
-        stages=_stage_figures(finished),
-        requests_per_wall_s=requests / wall_s if wall_s > 0 else None,
-        requests_per_cpu_s=requests / cpu_s if cpu_s > 0 else None,
+        requests=finished.requests,
+        attempts=tally.attempts,
+        wrong_answers=tally.wrong,
+        outcomes=dict(zip(OUTCOMES, map(int, tally.outcomes[1:]), strict=True)),
+        decisions=figures.decisions(state, tally.reasons),
+        latency_ms=tally.latency_ms(),
+        latency_error=0.0 if tally.is_exact else sums.ERROR_MAX,
+        throughput_per_s=completed / span_s,
+        goodput_per_s=tally.in_time / span_s,
+        energy_j=energy.total_j(pipeline, finished.energy, record.batches_j, state, span_s),
+        cost=cost.cost_of(pipeline, span_s, completed),
+        engines=figures.engine_figures(pipeline, state, record, span_s),
+        stages=figures.stage_figures(pipeline, record),
+        requests_per_wall_s=finished.requests / wall_s if wall_s > 0 else None,
+        requests_per_cpu_s=finished.requests / cpu_s if cpu_s > 0 else None,
         compile_s=compile_s,
-        journal_sha256=digest(finished),
+        journal_sha256=tally.digest,
         basis=finished.basis,
         seed=finished.seed,
         span_s=span_s,
@@ -246,69 +395,5 @@ def summarise(
 
 
 def digest(finished: Run) -> str:
-    """Hash of how and when every request ended: same inputs and seed, same hash, in any process."""
-    record = finished.record
-    sha = hashlib.sha256()
-    for column in (record.start_ns, record.outcome, record.reason, record.end_ns, record.hint_ns):
-        sha.update(np.ascontiguousarray(column, dtype="<i8").tobytes())
-    return sha.hexdigest()
-
-
-def percentiles(times_ms: Float64s) -> spec.LatencyMs:
-    """P50, P95, P99 and mean; null when there is nothing to measure."""
-    if len(times_ms) == 0:
-        return spec.LatencyMs(p50=None, p95=None, p99=None, mean=None)
-    p50, p95, p99 = (float(value) for value in np.percentile(times_ms, [50, 95, 99]))
-    return spec.LatencyMs(p50=p50, p95=p95, p99=p99, mean=float(times_ms.mean()))
-
-
-def _energy_j(finished: Run, span_s: float) -> float | None:
-    """Active power while a slot is busy, idle power for the rest; unknown as soon as one engine's is."""
-    total = 0.0
-    for e, engine in enumerate(finished.pipeline.engines.values()):
-        if engine.active_w is None or engine.idle_w is None:
-            return None
-        busy_s = float(finished.state.engines[e, c.N_BUSY_NS]) / _NS_PER_S / engine.max_inflight
-        total += engine.active_w * busy_s + engine.idle_w * max(0.0, span_s - busy_s)
-    return total
-
-
-def _engine_figures(finished: Run, span_s: float) -> dict[str, spec.EngineFigures]:
-    figures = {}
-    for e, (name, engine) in enumerate(finished.pipeline.engines.items()):
-        counts = finished.state.engines[e]
-        seen = finished.record.queue_seen[e]
-        figures[name] = spec.EngineFigures(
-            utilisation=float(counts[c.N_BUSY_NS]) / _NS_PER_S / (span_s * engine.max_inflight),
-            queue_p99=float(np.searchsorted(np.cumsum(seen), 0.99 * seen.sum())) if seen.sum() else 0.0,
-            batches=int(counts[c.N_BATCHES]),
-            failover_in=int(counts[c.N_FAILOVER_IN]),
-            breaker_transitions=int(finished.state.breakers[:, e, c.X_TRANSITIONS].sum()),
-        )
-    return figures
-
-
-def _stage_figures(finished: Run) -> dict[str, spec.StageFigures]:
-    timeline = finished.record.timeline
-    if len(timeline) == 0:
-        return {}
-    figures = {}
-    names = list(finished.pipeline.engines)
-    for s, stage in enumerate(finished.pipeline.stages):
-        lines = timeline[timeline[:, s, loop.T_DONE_NS] >= 0, s]
-        if len(lines) == 0:
-            figures[stage.name] = spec.StageFigures(
-                queue_ms_p50=None, queue_ms_p95=None, service_ms_p50=None, service_ms_p95=None, engine_share={}
-            )
-            continue
-        queue = np.percentile((lines[:, loop.T_DISPATCHED_NS] - lines[:, loop.T_ENQUEUED_NS]) / _NS_PER_MS, [50, 95])
-        service = np.percentile((lines[:, loop.T_DONE_NS] - lines[:, loop.T_DISPATCHED_NS]) / _NS_PER_MS, [50, 95])
-        engines, shares = np.unique(lines[:, loop.T_ENGINE], return_counts=True)
-        figures[stage.name] = spec.StageFigures(
-            queue_ms_p50=float(queue[0]),
-            queue_ms_p95=float(queue[1]),
-            service_ms_p50=float(service[0]),
-            service_ms_p95=float(service[1]),
-            engine_share={names[e]: float(count / len(lines)) for e, count in zip(engines, shares, strict=True)},
-        )
-    return figures
+    """Hash of how and when every attempt ended: same inputs and seed, same hash, in any process."""
+    return tallied(finished).digest

@@ -5,13 +5,19 @@ import polars as pl
 
 from loadslice.policy import columns as c
 from loadslice.policy.tables import Int64s, rule_sources
-from loadslice.sim.loop import Traffic
+from loadslice.sim import record as r
+from loadslice.sim.record import Traffic
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import InputWork, LatencyTable
 from loadslice.spec.pipeline import CLASSES, Pipeline, Stage
 
 _NS_PER_S, _NS_PER_MS = 1_000_000_000, 1_000_000
 _DEFAULT_CLASS = CLASSES.index("critical")
+
+_ARRIVAL_S_MAX = 1e9
+"""Thirty years in either direction; later times leave too little room below FOREVER."""
+_SIZES_COUNTED_MAX = 1 << 16
+"""Sizes below this are told apart by counting, larger ones by sorting, which takes ten times as long."""
 
 
 def bucket_index(stage: Stage, shape: list[int] | None) -> int:
@@ -26,7 +32,7 @@ def bucket_index(stage: Stage, shape: list[int] | None) -> int:
 def lower_traffic(
     trace: pl.DataFrame, pipeline: Pipeline, latency: LatencyTable, *, seed: int
 ) -> tuple[Traffic, list[str]]:
-    """Lower a trace for one pipeline.
+    """Lower a whole trace for one pipeline.
 
     Args:
         trace: Columns as `spec.trace.SCHEMA`; ``arrival_s`` not falling.
@@ -38,32 +44,119 @@ def lower_traffic(
         The arrays, and a warning for each thing that had to be assumed.
 
     Raises:
-        InputError: No rows, or a class or an input that does not exist.
+        InputError: No rows, a time that is none or falls, or a class or an input that does not exist.
     """
-    rows = trace.height
-    if rows == 0:
-        raise InputError("the trace is empty. Import one with `loadslice trace import`.")
-    arrival_ns = np.round(trace["arrival_s"].to_numpy() * _NS_PER_S).astype(np.int64)
-    if (np.diff(arrival_ns) < 0).any():
-        row = int(np.flatnonzero(np.diff(arrival_ns) < 0)[0]) + 1
-        raise InputError(f"trace row {row}: arrival_s falls. Sort the trace with `loadslice trace import`.")
-    work, items, bucket, warnings = _work(trace, pipeline, latency, seed)
-    priority = _priority(trace)
-    sources = rule_sources(pipeline)
-    return (
-        Traffic(
-            arrival_ns=arrival_ns - arrival_ns[0],
-            priority=priority,
-            deadline_ns=_deadline_ns(trace, pipeline, priority),
-            tokens=_integers(trace, "tokens_in", -1),
-            source=_codes(trace, "source", sources),
-            precision=np.zeros(rows, np.int64),
-            work=work,
-            items=items,
-            bucket=bucket,
-        ),
-        warnings,
-    )
+    intake = Intake(pipeline, latency, seed=seed)
+    return intake.lower(trace), intake.warnings
+
+
+class Intake:
+    """Lowers a trace part by part, to the same rows as if it came whole.
+
+    What parts have in common is kept between them: when the run began, the kinds of work that were met, the draws.
+
+    Attributes:
+        warnings: One for each thing that had to be assumed.
+    """
+
+    def __init__(self, pipeline: Pipeline, latency: LatencyTable, *, seed: int) -> None:
+        """Lower what an input of the profile asks of each stage; arguments as `lower_traffic`."""
+        self.warnings: list[str] = []
+        self._pipeline = pipeline
+        self._inputs = tuple(known.input for known in latency.inputs)
+        self._draws = np.random.default_rng(seed)
+        self._sizes: dict[int, int] = {}
+        self._items, self._bucket = _work_of_inputs(pipeline, latency.inputs)
+        self._rows = 0
+        self._first_ns = 0
+        self._latest_ns = 0
+
+    def lower(self, part: pl.DataFrame) -> Traffic:
+        """Lower the next part.
+
+        Raises:
+            InputError: As `lower_traffic`.
+        """
+        if part.height == 0:
+            raise InputError("the trace is empty. Import one with `loadslice trace import`.")
+        arrival_ns = self._arrival_ns(part)
+        priority = _priority(part)
+        requests = np.zeros((part.height, r.REQUEST_COLUMNS), np.int64)
+        requests[:, r.Q_PRIORITY] = priority
+        requests[:, r.Q_DEADLINE_NS] = _deadline_ns(part, self._pipeline, priority)
+        requests[:, r.Q_TOKENS] = _integers(part, "tokens_in", -1)
+        requests[:, r.Q_SOURCE] = _codes(part, "source", rule_sources(self._pipeline))
+        requests[:, r.Q_WORK] = self._work(part)
+        first_tag = self._rows
+        self._rows += part.height
+        return Traffic(
+            carried=np.zeros(0, np.int64),
+            first_tag=first_tag,
+            more=0,
+            arrival_ns=arrival_ns,
+            requests=requests,
+            items=self._items,
+            bucket=self._bucket,
+        )
+
+    def _arrival_ns(self, part: pl.DataFrame) -> Int64s:
+        """Times since the run began; not falling, across parts neither."""
+        arrival_s = part["arrival_s"].to_numpy()
+        usable = np.abs(arrival_s) < _ARRIVAL_S_MAX  # false for NaN too
+        if not usable.all():
+            row = int(np.flatnonzero(~usable)[0])
+            raise InputError(
+                f"trace row {self._rows + row + 1}: arrival_s {arrival_s[row]:g} is not a time. "
+                "Check it with `loadslice trace describe`."
+            )
+        arrival_ns = np.round(arrival_s * _NS_PER_S).astype(np.int64)
+        if self._rows == 0:
+            self._first_ns = self._latest_ns = int(arrival_ns[0])
+        falls = np.diff(arrival_ns, prepend=self._latest_ns) < 0
+        if falls.any():
+            row = self._rows + int(np.flatnonzero(falls)[0]) + 1
+            raise InputError(f"trace row {row}: arrival_s falls. Sort the trace with `loadslice trace import`.")
+        self._latest_ns = int(arrival_ns[-1])
+        return arrival_ns - self._first_ns
+
+    def _work(self, part: pl.DataFrame) -> Int64s:
+        """Which row of work each request is."""
+        if self._inputs and "input" not in part.columns:
+            self._warn("the trace names no inputs: each request was given one of the profile's, drawn evenly.")
+            return self._draws.integers(0, len(self._inputs), part.height)
+        if self._inputs:
+            work = _codes(part, "input", self._inputs)
+            if (work < 0).any():
+                unknown = part["input"][int(np.flatnonzero(work < 0)[0])]
+                raise InputError(
+                    f"trace column 'input': '{unknown}' is not an input of the profile ({self._inputs[0]}, ...)."
+                )
+            return work
+        if "items" not in part.columns:
+            self._warn("neither the trace nor the profile says how large requests are: taken as one item each.")
+        return self._work_of_sizes(np.maximum(1, _integers(part, "items", 1)))
+
+    def _work_of_sizes(self, sizes: Int64s) -> Int64s:
+        """One row of work per size, in the order in which sizes were first met; the same at every stage."""
+        most = int(sizes.max())
+        if most < _SIZES_COUNTED_MAX:
+            distinct = np.flatnonzero(np.bincount(sizes, minlength=most + 1))
+            position = np.zeros(most + 1, np.int64)
+            position[distinct] = np.arange(len(distinct))
+            inverse = position[sizes]
+        else:
+            distinct, inverse = np.unique(sizes, return_inverse=True)
+        rows = np.array([self._sizes.setdefault(size, len(self._sizes)) for size in distinct.tolist()], np.int64)
+        if len(self._sizes) > len(self._items):
+            known = np.array(list(self._sizes), np.int64)
+            self._items = np.repeat(known[:, None], len(self._pipeline.stages), axis=1)
+            self._bucket = np.zeros_like(self._items)
+        work: Int64s = rows[inverse]
+        return work
+
+    def _warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
 
 
 def _integers(trace: pl.DataFrame, column: str, unknown: int) -> Int64s:
@@ -105,24 +198,8 @@ def _deadline_ns(trace: pl.DataFrame, pipeline: Pipeline, priority: Int64s) -> I
     return deadline_ns
 
 
-def _work(
-    trace: pl.DataFrame, pipeline: Pipeline, latency: LatencyTable, seed: int
-) -> tuple[Int64s, Int64s, Int64s, list[str]]:
-    """Which row of work each request is, and what each row asks of each stage."""
-    if latency.inputs:
-        return _work_of_inputs(trace, pipeline, latency.inputs, seed)
-    warnings = []
-    sizes = np.maximum(1, _integers(trace, "items", 1))
-    if "items" not in trace.columns:
-        warnings.append("neither the trace nor the profile says how large requests are: taken as one item each.")
-    distinct, work = np.unique(sizes, return_inverse=True)
-    items = np.repeat(distinct[:, None], len(pipeline.stages), axis=1).astype(np.int64)
-    return work.astype(np.int64), items, np.zeros_like(items), warnings
-
-
-def _work_of_inputs(
-    trace: pl.DataFrame, pipeline: Pipeline, inputs: list[InputWork], seed: int
-) -> tuple[Int64s, Int64s, Int64s, list[str]]:
+def _work_of_inputs(pipeline: Pipeline, inputs: list[InputWork]) -> tuple[Int64s, Int64s]:
+    """[inputs, S] rows and buckets that each input of a profile asks of each stage."""
     items = np.ones((len(inputs), len(pipeline.stages)), np.int64)
     bucket = np.zeros_like(items)
     for row, known in enumerate(inputs):
@@ -134,14 +211,4 @@ def _work_of_inputs(
                 )
             items[row, s] = max(1, asked[stage.name].items)
             bucket[row, s] = bucket_index(stage, asked[stage.name].shape)
-    names = tuple(known.input for known in inputs)
-    warnings = []
-    if "input" in trace.columns:
-        work = _codes(trace, "input", names)
-        if (work < 0).any():
-            unknown = trace["input"][int(np.flatnonzero(work < 0)[0])]
-            raise InputError(f"trace column 'input': '{unknown}' is not an input of the profile ({names[0]}, ...).")
-    else:
-        work = np.random.default_rng(seed).integers(0, len(inputs), trace.height)
-        warnings.append("the trace names no inputs: each request was given one of the profile's, drawn evenly.")
-    return work.astype(np.int64), items, bucket, warnings
+    return items, bucket

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from loadslice.sim import record as r
 from loadslice.sim import simulate
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
 from loadslice.spec.outcome import OUTCOMES, Outcome
@@ -73,12 +74,10 @@ def replicas(plan: Pipeline, latency: LatencyTable, rate_per_ms: float) -> list[
 
 def stage_times_ms(run: simulate.Run, stage: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Queueing and sojourn times at a stage after the warm-up, completed requests only."""
-    from loadslice.sim import loop
-
     lines = run.record.timeline[int(WARM_UP * REQUESTS) :, stage]
-    lines = lines[lines[:, loop.T_DONE_NS] >= 0]
-    wait = (lines[:, loop.T_DISPATCHED_NS] - lines[:, loop.T_ENQUEUED_NS]) / 1e6
-    return wait, (lines[:, loop.T_DONE_NS] - lines[:, loop.T_ENQUEUED_NS]) / 1e6
+    lines = lines[lines[:, r.T_DONE_NS] >= 0]
+    wait = (lines[:, r.T_DISPATCHED_NS] - lines[:, r.T_ENQUEUED_NS]) / 1e6
+    return wait, (lines[:, r.T_DONE_NS] - lines[:, r.T_ENQUEUED_NS]) / 1e6
 
 
 def assert_inside(values: list[float], theory: float) -> None:

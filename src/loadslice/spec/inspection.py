@@ -14,6 +14,8 @@ from typing import Literal
 
 import msgspec
 
+from loadslice.spec.coverage import CoverageBasis, Disagreement, NodePlace, Remedy, Transfer
+
 Fit = Literal["onchip", "device", "no"]
 Bound = Literal["compute", "memory"]
 
@@ -80,8 +82,20 @@ class Unsupported(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
+class TableFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The same shares by an operator table."""
+
+    supported_nodes_share: float | None
+    supported_flops_share: float | None
+    unknown_nodes: int
+    source: str
+
+
 class DeviceFit(msgspec.Struct, frozen=True, kw_only=True):
-    """One model on one device. Operator support is ``None`` until an operator table or compiler is asked."""
+    """One model on one device. Operator support is ``None`` where no operator table or compiler could be asked.
+
+    Shares, segments, cuts and transfers are those of `loadslice.spec.coverage.Coverage`.
+    """
 
     supported_nodes_share: float | None = None
     supported_flops_share: float | None = None
@@ -90,7 +104,19 @@ class DeviceFit(msgspec.Struct, frozen=True, kw_only=True):
     cuts: int | None = None
     transfer_bytes: int | None = None
     source: str | None = None
-    """Where operator support comes from."""
+    """Where operator support comes from, with its version."""
+    basis: CoverageBasis | None = None
+    """A compiler, where one is installed, wins over the table."""
+    unknown_nodes: int | None = None
+    """Nodes that no source covers; above 0 the shares are lower bounds and the border is unknown."""
+    transfers: list[Transfer] = []
+    placement: list[NodePlace] = []
+    """Every node that is not a Constant, in the file's order."""
+    by_table: TableFigures | None = None
+    """What the operator table says beside the compiler."""
+    disagreements: list[Disagreement] = []
+    remedies: list[Remedy] = []
+    coverage_notes: list[str] = []
     bound: Bound | None
     fits: Fit | None
     """Weights and peak activations at ``precision``: in on-chip memory, in the device's memory, or not at all."""

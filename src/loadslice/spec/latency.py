@@ -72,8 +72,10 @@ class Drift(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Share of the variation of service times that all work of one period has in common, 0 to below 1."""
     between_runs: float | None = None
     """Standard deviation of a whole run's speed, as a share of it; ``None``: not measured, taken as 0."""
+    overhead_between_runs: float | None = None
+    """The same of the time beside the engines (``overhead_ms``, ``handover_ms``); ``None``: not measured, so 0."""
     runs: int | None = None
-    """Runs that ``between_runs`` was found from."""
+    """Runs that these spreads were found from; few make the interval of a prediction wider."""
     basis: Basis = "measured"
 
 
@@ -147,8 +149,12 @@ def _check_rest(table: LatencyTable, path: Path) -> None:
         raise InputError(f"{path}: drift.period_ms: {drift.period_ms:g} must be above 0 and at most {MS_MAX:g} ms.")
     if not 0 <= drift.likeness < 1:
         raise InputError(f"{path}: drift.likeness: {drift.likeness:g} must be from 0 to below 1.")
-    if drift.between_runs is not None and not 0 <= drift.between_runs <= 1:
-        raise InputError(f"{path}: drift.between_runs: {drift.between_runs:g} must be a share, from 0 to 1.")
+    for key in ("between_runs", "overhead_between_runs"):
+        share = getattr(drift, key)
+        if share is not None and not 0 <= share <= 1:
+            raise InputError(f"{path}: drift.{key}: {share:g} must be a share, from 0 to 1.")
+    if drift.runs is not None and drift.runs < 2:
+        raise InputError(f"{path}: drift.runs: {drift.runs} run cannot differ from itself; at least 2.")
 
 
 def _check(times: Milliseconds, place: str) -> None:

@@ -26,8 +26,21 @@ class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
     queue_p99: float
     """99th percentile of the queue length that placements found."""
     batches: int
+    dispatched: int
+    """Requests in those batches."""
+    placed: int
+    """Requests that were queued here, those that waited for nothing included."""
     failover_in: int
     breaker_transitions: int
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """Money for all engines over the run, by the hour, busy or not."""
+
+    total: float
+    per_1000: float | None
+    """For 1000 completed requests; ``None``: none was completed."""
+    currency: str
 
 
 class StageFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,12 +63,18 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     """Of attempts; they add up."""
     wrong_answers: int = 0
     """Completed attempts that a faulty engine answered wrongly."""
+    decisions: dict[str, int] = {}
+    """How often the core took each kind of decision; ``ended_REASON``: attempts that ended for that reason."""
     latency_ms: LatencyMs
+    latency_error: float = 0.0
+    """Furthest that percentiles are from the true ones, as a share; 0 where all latencies were kept."""
     throughput_per_s: float
     goodput_per_s: float
     """Completed within their deadline and their client's patience, per second."""
     energy_j: float | None
-    cost: dict[str, float | str] | None
+    """``None``: unknown, a warning says why."""
+    cost: Cost | None
+    """``None``: unknown, a warning says why."""
     engines: dict[str, EngineFigures]
     stages: dict[str, StageFigures]
     requests_per_wall_s: float | None

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import click
 
-from loadslice.app.output import Finite, check_folder, emit, json_option, keep, out_option, say
+from loadslice.app.output import Finite, check_folder, emit, guests, json_option, keep, out_option, say
 from loadslice.profiles import samples
 from loadslice.profiles.measure import measure
-from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
+from loadslice.profiles.sessions import pool
+from loadslice.spec.latency import Drift, Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import load
 
 
@@ -27,6 +28,13 @@ from loadslice.spec.pipeline import load
     help="Time to measure for, besides loading and warming up. Every kind of work is run at least once.",
 )
 @click.option(
+    "--sessions",
+    type=click.IntRange(1, 100),
+    default=1,
+    show_default=True,
+    help="Load and measure this often anew, to learn how far runs differ; the time is shared among them.",
+)
+@click.option(
     "--inputs",
     type=click.Path(path_type=Path, file_okay=False),
     default=None,
@@ -39,6 +47,7 @@ def command(
     on: tuple[str, ...],
     repeats: int | None,
     seconds: float,
+    sessions: int,
     inputs: Path | None,
     as_json: bool,
     out: Path | None,
@@ -50,11 +59,24 @@ def command(
     """
     loaded = load(pipeline)
     folder = pipeline.resolve().parent
-    found = samples.of_pipeline(loaded, folder) if inputs is None else samples.of_folder(inputs)
-    check_folder(out)
-    table = measure(
-        loaded, folder, found, seconds=seconds, on=list(on) or None, repeats=repeats, source=pipeline, tell=say
-    )
+    with guests():
+        found = samples.of_pipeline(loaded, folder) if inputs is None else samples.of_folder(inputs)
+        check_folder(out)
+        table = pool(
+            [
+                measure(
+                    loaded,
+                    folder,
+                    found,
+                    seconds=seconds / sessions,
+                    on=list(on) or None,
+                    repeats=repeats,
+                    source=pipeline,
+                    tell=say,
+                )
+                for _ in range(sessions)
+            ]
+        )
     kept = keep(table, out, "latency.json")
     emit(table, as_json=as_json, text=lambda: _lines(table, kept))
 
@@ -72,8 +94,15 @@ def _lines(table: LatencyTable, kept: Path | None) -> Iterator[str]:
     yield ""
     yield from sources
     yield "contended: median while every engine slot that runs models was busy."
+    if table.drift is not None:
+        yield _drifting(table.drift)
     if kept is not None:
         yield f"kept in {kept}"
+
+
+def _drifting(drift: Drift) -> str:
+    apart = "" if drift.between_runs is None else f"; {drift.runs} sessions differ by {drift.between_runs:.1%}"
+    return f"drift: {drift.likeness:.0%} of the variation is shared for {drift.period_ms:.0f} ms{apart}."
 
 
 def _line(entry: Entry, width: int, engine_width: int) -> str:

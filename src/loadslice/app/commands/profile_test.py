@@ -55,3 +55,35 @@ def test_bad_input_is_one_line_and_leaves_nothing(folder: Path, capsys: pytest.C
     assert error.count("\n") == 0
     assert "Add `inputs: module:function`" in error
     assert not out.exists()
+
+
+NOISY = """
+from loadslice.spec.work import Sample, Work
+print("imported")
+def inputs():
+    print("inputs")
+    return [Sample("one", "text/plain", b"x")]
+def say(work):
+    print("stage")
+    return Work({}, work.context)
+"""
+
+
+def test_what_stages_and_inputs_print_goes_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    (tmp_path / "p.yaml").write_text(
+        "version: 1\npipeline: noisy\ninputs: noisy:inputs\nengines: {host: {backend: python}}\n"
+        'stages: [{name: say, python: "noisy:say", engine: host}]\n'
+    )
+    assert run(["profile", str(tmp_path / "p.yaml"), "--seconds", "0.05", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["entries"][0]["variant"] == "say"
+    assert {"imported", "inputs", "stage"} <= set(printed.err.split())
+
+
+def test_several_sessions_say_how_far_they_differ(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["profile", str(folder / "p.yaml"), "--inputs", str(folder / "inputs"), "--seconds", "0.2"]
+    assert run([*arguments, "--sessions", "3", "--json"]) == 0
+    drift = json.loads(capsys.readouterr().out)["drift"]
+    assert drift["runs"] == 3
+    assert drift["between_runs"] >= 0

@@ -3,17 +3,29 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import msgspec
+import psutil
 
-from loadslice.app.output import Finite, check_folder, emit, json_option, keep, out_option, seed_option
+from loadslice.app.output import Finite, check_folder, emit, guests, json_option, keep, out_option, seed_option
 from loadslice.spec import latency as latency_file
 from loadslice.spec import pipeline as pipeline_file
 from loadslice.spec.errors import InputError
-from loadslice.spec.faults import load_clients, load_faults
-from loadslice.spec.files import stamp, write_bytes
+from loadslice.spec.faults import Clients, Fault, load_clients, load_faults
+from loadslice.spec.files import Stamp, stamp, write_bytes
+from loadslice.spec.latency import LatencyTable
+from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.simulation import Simulation
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from loadslice.sim.simulate import Run
+
+WHOLE_ROWS_MAX = 4_000_000
+"""Longer traces are simulated part by part, where nothing wants them whole."""
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -51,44 +63,153 @@ def command(
 
     The policy core that serves live traffic decides here too, in virtual time, over the service times of a profile.
     """
-    from loadslice.app.inputs import with_inputs
-    from loadslice.sim import journal as sim_journal
+    if journal is not None and journal.is_dir() and any(journal.iterdir()):
+        raise InputError(f"{journal}: is not empty. Choose another folder with --journal.")
+    pipeline = pipeline_file.load(pipeline_path)
+    asked = _Asked(
+        trace=trace,
+        pipeline=pipeline,
+        pipeline_path=pipeline_path,
+        latency=latency_file.load(profile_path),
+        faults=load_faults(faults_path, pipeline) if faults_path else None,
+        clients=load_clients(clients_path) if clients_path else None,
+        replicas=replicas,
+        speed=speed,
+        journal=journal is not None,
+        seed=seed,
+    )
+    check_folder(out)
+    check_folder(journal)
+    simulated = _in_parts(asked) or _whole(asked)
+    inputs = {"trace": trace, "pipeline": pipeline_path, "profile": profile_path}
+    inputs |= {name: path for name, path in (("faults", faults_path), ("clients", clients_path)) if path}
+    result = _summarise(simulated, stamp("simulation/1", inputs=inputs, seed=seed, tools=("numba", "numpy")))
+    if journal is not None:
+        from loadslice.sim import journal as sim_journal
+
+        sim_journal.write(simulated.run, journal, pipeline_path.read_text(encoding="utf-8"), result.stamp)
+        write_bytes(journal / "latency.json", profile_path.read_bytes())
+    keep(result, out, "simulation.json")
+    emit(result, as_json=as_json, text=lambda: describe(result))
+
+
+class _Asked(NamedTuple):
+    """What is to be simulated."""
+
+    trace: Path
+    pipeline: Pipeline
+    pipeline_path: Path
+    latency: LatencyTable
+    faults: list[Fault] | None
+    clients: Clients | None
+    replicas: int
+    speed: float
+    journal: bool
+    seed: int
+
+
+class _Simulated(NamedTuple):
+    """A run and what it took."""
+
+    run: "Run"
+    intervals: dict[str, tuple[float, float]] | None
+    compile_s: float
+    wall_s: float
+    cpu_s: float
+
+
+def _warm() -> float:
+    """Load or compile the kernels; seconds it took."""
+    from loadslice.sim import simulate
+
+    started = time.perf_counter()
+    simulate.warm()
+    return time.perf_counter() - started
+
+
+def _whole(asked: _Asked) -> _Simulated:
+    """Simulate a trace that is in memory as a whole; only the run itself is timed."""
     from loadslice.sim import replicas as sim_replicas
     from loadslice.sim import simulate
     from loadslice.workload import trace as trace_file
 
-    if journal is not None and journal.is_dir() and any(journal.iterdir()):
-        raise InputError(f"{journal}: is not empty. Choose another folder with --journal.")
-    pipeline = pipeline_file.load(pipeline_path)
-    latency = latency_file.load(profile_path)
-    frame = with_inputs(trace_file.read(trace).frame, pipeline, pipeline_path.parent)
     prepared = simulate.prepare(
-        simulate.at_speed(frame, speed),
-        pipeline,
-        latency,
-        seed=seed,
-        faults=load_faults(faults_path, pipeline) if faults_path else None,
-        clients=load_clients(clients_path) if clients_path else None,
+        _rows(trace_file.read(asked.trace).frame, asked),
+        asked.pipeline,
+        asked.latency,
+        seed=asked.seed,
+        faults=asked.faults,
+        clients=asked.clients,
+        pipeline_path=str(asked.pipeline_path),
     )
-    check_folder(out)
-    check_folder(journal)
-    started = time.perf_counter()
-    simulate.warm()
-    compile_s = time.perf_counter() - started
-    wall, cpu = time.perf_counter(), time.process_time()
-    finished = simulate.run(prepared, seed=seed, journal=journal is not None)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    intervals = sim_replicas.run(prepared, seed=seed, replicas=replicas)[1] if replicas > 1 else None
-    inputs = {"trace": trace, "pipeline": pipeline_path, "profile": profile_path}
-    inputs |= {name: path for name, path in (("faults", faults_path), ("clients", clients_path)) if path}
-    stamped = stamp("simulation/1", inputs=inputs, seed=seed, tools=("numba", "numpy"))
-    result = simulate.summarise(finished, wall_s=wall, cpu_s=cpu, compile_s=compile_s, stamp=stamped)
-    result = msgspec.structs.replace(result, interval_95=intervals)
-    if journal is not None:
-        sim_journal.write(finished, journal, pipeline_path.read_text(encoding="utf-8"), stamped)
-        write_bytes(journal / "latency.json", profile_path.read_bytes())
-    keep(result, out, "simulation.json")
-    emit(result, as_json=as_json, text=lambda: describe(result))
+    compile_s = _warm()
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    finished = simulate.run(prepared, seed=asked.seed, journal=asked.journal)
+    wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+    intervals = sim_replicas.run(prepared, seed=asked.seed, replicas=asked.replicas)[1] if asked.replicas > 1 else None
+    return _Simulated(finished, intervals, compile_s, wall_s, cpu_s)
+
+
+def _in_parts(asked: _Asked) -> _Simulated | None:
+    """Simulate a long trace part by part, reading it and adding up timed too; ``None``: it is short, or not Parquet.
+
+    Raises:
+        InputError: Something wants the whole trace at once and memory does not hold it.
+    """
+    from loadslice.sim import memory, simulate
+    from loadslice.workload.parts import in_parts
+
+    if asked.trace.suffix == ".jsonl":
+        return None
+    parts = in_parts(asked.trace)
+    if parts.rows <= WHOLE_ROWS_MAX:
+        return None
+    wanting = {"--journal": asked.journal, "--clients": asked.clients, "--replicas": asked.replicas > 1}
+    if any(wanting.values()):
+        memory.check_fits(
+            parts.rows,
+            psutil.virtual_memory().available,
+            " and ".join(option for option, wants in wanting.items() if wants),
+            stages=len(asked.pipeline.stages),
+            attempts=asked.clients.attempts if asked.clients else 1,
+            journal=asked.journal,
+        )
+        return None
+    compile_s = _warm()
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    finished = simulate.run_parts(
+        (_rows(frame, asked) for frame in parts.frames()),
+        asked.pipeline,
+        asked.latency,
+        rate_per_s=simulate.rate_per_s(parts.rows, parts.span_s / asked.speed),
+        seed=asked.seed,
+        faults=asked.faults,
+        pipeline_path=str(asked.pipeline_path),
+    )
+    wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+    return _Simulated(finished, None, compile_s, wall_s, cpu_s)
+
+
+def _rows(frame: "pl.DataFrame", asked: _Asked) -> "pl.DataFrame":
+    """Rows of the trace as they are simulated: with their inputs, at the pace that was asked for."""
+    from loadslice.app.inputs import with_inputs
+    from loadslice.sim import simulate
+
+    with guests():
+        return simulate.at_speed(with_inputs(frame, asked.pipeline, asked.pipeline_path.parent), asked.speed)
+
+
+def _summarise(simulated: _Simulated, stamped: Stamp) -> Simulation:
+    from loadslice.sim import simulate
+
+    result = simulate.summarise(
+        simulated.run,
+        wall_s=simulated.wall_s,
+        cpu_s=simulated.cpu_s,
+        compile_s=simulated.compile_s,
+        stamp=stamped,
+    )
+    return msgspec.structs.replace(result, interval_95=simulated.intervals)
 
 
 def describe(result: Simulation) -> Iterator[str]:
@@ -104,12 +225,13 @@ def describe(result: Simulation) -> Iterator[str]:
         if p50 and p95:
             yield f"  95 % of runs p50 {p50[0]:.1f} to {p50[1]:.1f} ms, p95 {p95[0]:.1f} to {p95[1]:.1f} ms"
     yield f"  throughput   {result.throughput_per_s:.2f}/s, goodput {result.goodput_per_s:.2f}/s"
-    energy = f"{result.energy_j:,.0f} J" if result.energy_j is not None else "unknown (an engine states no watts)"
-    yield f"  energy       {energy}"
+    yield f"  energy       {'unknown' if result.energy_j is None else f'{result.energy_j:,.0f} J'}"
+    yield f"  cost         {_money(result)}"
     for name, engine in result.engines.items():
         yield (
             f"  engine {name:<10} busy {engine.utilisation:6.1%}, {engine.batches:,} batches, "
-            f"queue p99 {engine.queue_p99:.0f}, failover in {engine.failover_in:,}"
+            f"queue p99 {engine.queue_p99:.0f}, failover in {engine.failover_in:,}, "
+            f"breaker transitions {engine.breaker_transitions:,}"
         )
     for name, stage in result.stages.items():
         if stage.queue_ms_p50 is not None:
@@ -118,9 +240,19 @@ def describe(result: Simulation) -> Iterator[str]:
                 f"  stage {name:<11} queue p50 {stage.queue_ms_p50:.1f} / p95 {stage.queue_ms_p95:.1f} ms, "
                 f"service p50 {stage.service_ms_p50:.1f} / p95 {stage.service_ms_p95:.1f} ms, {share}"
             )
+    taken = ", ".join(f"{name} {count:,}" for name, count in result.decisions.items() if count)
+    if taken:
+        yield f"  decisions    {taken}"
     for warning in result.warnings:
         yield f"  note: {warning}"
     if result.requests_per_cpu_s is not None:
         speed = f"{result.requests_per_cpu_s:,.0f} requests per CPU-second"
         yield f"  simulated at {speed} after {result.compile_s:.1f} s of loading kernels"
     yield f"  journal      {result.journal_sha256[:12]}"
+
+
+def _money(result: Simulation) -> str:
+    if result.cost is None:
+        return "unknown"
+    each = "" if result.cost.per_1000 is None else f", {result.cost.per_1000:,.4g} per 1,000 completed"
+    return f"{result.cost.total:,.4g} {result.cost.currency}{each}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from loadslice.app.output import Finite, emit, json_option, say, seed_option
+from loadslice.app.output import Finite, emit, guests, json_option, say, seed_option
 
 NEGATIVE = 3
 FULL_S, QUICK_S = (21.0, 23.0), (9.0, 8.0)
@@ -39,7 +39,8 @@ def command(folder: Path, out: Path, quick: bool, speed: float | None, seed: int
     found = study_folder.read(folder)
     profile_s, replay_s = QUICK_S if quick else FULL_S
     given = shlex.join(["loadslice", *sys.argv[1:]]) if sys.argv[1:2] == ["study"] else f"loadslice study {folder}"
-    report = study(found, out, Options(profile_s, replay_s, speed, seed, given))
+    with guests():
+        report = study(found, out, Options(profile_s, replay_s, speed, seed, given))
     page = out / "report.html"
     say(f"\n{report.verdict.headline}\n{report.verdict.action}")
     emit(report, as_json=as_json, text=lambda: [str(page)])

@@ -95,7 +95,9 @@ def _outcomes(completed: int) -> dict[str, int]:
 
 def _simulation(latencies_ms: np.ndarray) -> Simulation:
     p50, p95, p99 = (float(value) for value in np.quantile(latencies_ms, [0.5, 0.95, 0.99]))
-    engine = EngineFigures(utilisation=0.6, queue_p99=3, batches=100, failover_in=0, breaker_transitions=0)
+    engine = EngineFigures(
+        utilisation=0.6, queue_p99=3, batches=100, dispatched=600, placed=600, failover_in=0, breaker_transitions=0
+    )
     return Simulation(
         requests=len(latencies_ms),
         attempts=len(latencies_ms),

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadslice.plan.placement.problem import FOREVER_NS, HOST, Int64, Placement, Problem, latency_ns
+from loadslice.plan.placement.mincut import place_two
+from loadslice.plan.placement.problem import FOREVER_NS, HOST, Int64, Placement, Problem, contract, latency_ns
+from loadslice.plan.placement.relaxation import place_many
 
 
 def best_chain(segment_ns: Int64, change_ns: Int64) -> tuple[int, Int64]:
@@ -78,6 +80,25 @@ def place_chain(problem: Problem, segments: Sequence[int], mains: Sequence[int])
     _, paid = best_chain(np.minimum(segment_ns, FOREVER_NS), charged)
     value, path = min(((latency_ns(problem, path[of_op]), path) for path in (free, paid)), key=lambda pair: pair[0])
     return Placement(path[of_op], value, min(bound, value), "chain")
+
+
+def place_segments(problem: Problem, segments: Sequence[int], mains: Sequence[int]) -> Placement:
+    """As `place_chain`; where side tensors leave a gap, the segments are placed as a graph, which prices them exactly.
+
+    Raises:
+        MissingExtraError: There is a gap to close and SciPy is not installed.
+    """
+    found = place_chain(problem, segments, mains)
+    if found.gap == 0:
+        return found
+    of_op = np.asarray(segments, np.int64)
+    small = contract(problem, of_op)
+    start = np.array([found.device[np.argmax(of_op == segment)] for segment in range(small.ops)], np.int64)
+    closer = place_two(small) if problem.devices == 2 else place_many(small, [start])
+    bound = max(found.bound_ns, closer.bound_ns)
+    best = found if found.value_ns <= closer.value_ns else closer
+    device = found.device if best is found else closer.device[of_op]
+    return Placement(device, best.value_ns, min(bound, best.value_ns), f"chain and {closer.method}")
 
 
 def _changes(problem: Problem, crossing: Sequence[Sequence[int]]) -> Int64:

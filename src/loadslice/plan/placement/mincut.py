@@ -7,29 +7,29 @@ reader -> q, q -> u is its mirror. Stone, "Multiprocessor scheduling with the ai
 3(1), 1977; max-flow equals min-cut, so the flow proves the cut.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from loadslice.plan.placement.problem import FOREVER_NS, HOST, Placement, Problem, latency_ns
+from loadslice.plan.placement.problem import FOREVER_NS, HOST, Int64, Placement, Problem, latency_ns
 from loadslice.spec.errors import MissingExtraError
 
 CAPACITY_MAX = 2**30 - 1
 """SciPy's flow is 32-bit and silently wrong beyond; all finite capacities together stay below this."""
 
 
+@dataclass(frozen=True, slots=True)
 class _Network:
-    """Edges of a flow network as they are found; parallel ones are one."""
+    """A flow network; operators are its first vertices."""
 
-    def __init__(self, ops: int) -> None:
-        self.source, self.sink, self.vertices = ops, ops + 1, ops + 2
-        self.price_ns: dict[tuple[int, int], int] = {}
-
-    def vertex(self) -> int:
-        self.vertices += 1
-        return self.vertices - 1
-
-    def edge(self, tail: int, head: int, price_ns: int) -> None:
-        if price_ns > 0:
-            self.price_ns[tail, head] = min(self.price_ns.get((tail, head), 0) + price_ns, FOREVER_NS)
+    source: int
+    sink: int
+    vertices: int
+    ends: Int64
+    """``[2, edges]``: tail and head; no two edges have the same."""
+    price_ns: Int64
+    fixed_ns: int
+    """What every assignment pays, beside the cut."""
 
 
 def place_two(problem: Problem) -> Placement:
@@ -47,15 +47,14 @@ def place_two(problem: Problem) -> Placement:
     except ImportError as error:
         raise MissingExtraError("plan", "the latency-optimal placement on two devices") from error
     assert problem.devices == 2
-    network, fixed_ns = _network(problem)
-    prices = np.array(list(network.price_ns.values()), np.int64)
-    ends = np.array(list(network.price_ns), np.int32).reshape(-1, 2).T
-    finite = prices < FOREVER_NS
+    network = _network(problem)
+    finite = network.price_ns < FOREVER_NS
+    prices = network.price_ns
     unit = -(-int(prices[finite].sum()) // CAPACITY_MAX) or 1
     # Above every cut of finite edges, so that no least cut contains it unless all do.
     capacities = np.where(finite, prices // unit, CAPACITY_MAX + 1).astype(np.int32)
     shape = (network.vertices, network.vertices)
-    graph = scipy.sparse.csr_matrix((capacities, ends), shape=shape)
+    graph = scipy.sparse.csr_matrix((capacities, network.ends), shape=shape)
     flow = maximum_flow(graph, network.source, network.sink)
     left = graph - flow.flow
     left.data = np.maximum(left.data, 0)
@@ -64,47 +63,54 @@ def place_two(problem: Problem) -> Placement:
     reached = breadth_first_order(left, network.source, return_predecessors=False)
     device[reached[reached < problem.ops]] = 0
     value = latency_ns(problem, device)
-    bound = fixed_ns + int(flow.flow_value) * unit
+    bound = network.fixed_ns + int(flow.flow_value) * unit
     assert bound <= value
     return Placement(device, value, bound, "minimum cut")
 
 
-def _network(problem: Problem) -> tuple[_Network, int]:
-    """The network, and what every assignment pays."""
-    network = _Network(problem.ops)
+def _network(problem: Problem) -> _Network:
+    source, sink = problem.ops, problem.ops + 1
+    of_host = problem.makers == HOST
+    # A tensor that the host reads goes down wherever it is made; another device only has to fetch it from there. What
+    # the host makes belongs to no operator: each device that reads it fetches it.
+    returned = problem.to_host & ~of_host
     on = problem.op_ns.copy()
-    for t, tensor in enumerate(problem.tensors):
-        readers = [reader for reader in tensor.readers if reader != HOST]
-        zero_ns, one_ns = (int(price) for price in problem.move_ns[t])
-        if tensor.maker == HOST:
-            # No operator owns it: each device that reads it fetches it.
-            _pay_once(network, network.source, readers, one_ns, network.sink, zero_ns)
-        elif HOST in tensor.readers:
-            # It goes down to the host wherever it is made; another device only has to fetch it from there.
-            on[tensor.maker] += problem.move_ns[t]
-            _pay_once(network, tensor.maker, readers, one_ns, tensor.maker, zero_ns)
-        else:
-            both = zero_ns + one_ns
-            _pay_once(network, tensor.maker, readers, both, tensor.maker, both)
+    np.add.at(on, problem.makers[returned], problem.move_ns[returned])
+    fetched = of_host | returned
+    onto_one = problem.move_ns[:, 1] + np.where(fetched, 0, problem.move_ns[:, 0])
+    onto_zero = problem.move_ns[:, 0] + np.where(fetched, 0, problem.move_ns[:, 1])
+    tails, heads = np.where(of_host, source, problem.makers), np.where(of_host, sink, problem.makers)
     # What an operator costs on either device is fixed; only the difference takes part in the flow.
     least = on.min(axis=1)
     extra = np.where(on < FOREVER_NS, on - least[:, None], FOREVER_NS)
-    for op, (zero_ns, one_ns) in enumerate(extra.tolist()):
-        network.edge(network.source, op, one_ns)
-        network.edge(op, network.sink, zero_ns)
-    return network, int(least.sum())
+    ops = np.arange(problem.ops)
+    edges = [
+        (np.full(problem.ops, source), ops, extra[:, 1]),
+        (ops, np.full(problem.ops, sink), extra[:, 0]),
+    ]
+    edge_tensor, edge_reader = problem.edges
+    readers = np.bincount(edge_tensor, minlength=len(problem.tensors))
+    alone = readers[edge_tensor] == 1
+    t, reader = edge_tensor[alone], edge_reader[alone]
+    edges += [(tails[t], reader, onto_one[t]), (reader, heads[t], onto_zero[t])]
+    several = np.flatnonzero(readers > 1)
+    out = np.zeros(len(problem.tensors), np.int64)
+    out[several] = sink + 1 + np.arange(len(several))
+    back = out + len(several)
+    t, reader = edge_tensor[~alone], edge_reader[~alone]
+    endless = np.full(len(t), FOREVER_NS)
+    edges += [(tails[several], out[several], onto_one[several]), (out[t], reader, endless)]
+    edges += [(back[several], heads[several], onto_zero[several]), (reader, back[t], endless)]
+    vertices = sink + 1 + 2 * len(several)
+    ends, price_ns = _merged(edges, vertices)
+    return _Network(source, sink, vertices, ends, price_ns, int(least.sum()))
 
 
-def _pay_once(network: _Network, tail: int, readers: list[int], onto_one_ns: int, head: int, onto_zero_ns: int) -> None:
-    """Price a tensor: made on ``tail``'s side and read on device 1, or made on ``head``'s side and read on device 0."""
-    if len(readers) == 1:
-        network.edge(tail, readers[0], onto_one_ns)
-        network.edge(readers[0], head, onto_zero_ns)
-    elif readers:
-        for price_ns, outwards in ((onto_one_ns, True), (onto_zero_ns, False)):
-            if price_ns <= 0:
-                continue
-            helper = network.vertex()
-            network.edge(*((tail, helper) if outwards else (helper, head)), price_ns)
-            for reader in readers:
-                network.edge(*((helper, reader) if outwards else (reader, helper)), FOREVER_NS)
+def _merged(edges: list[tuple[Int64, Int64, Int64]], vertices: int) -> tuple[Int64, Int64]:
+    """Edges of one tail and head as one; those that cost nothing left out."""
+    tails, heads, prices = (np.concatenate(column) for column in zip(*edges, strict=True))
+    costly = prices > 0
+    keys, place = np.unique(tails[costly] * vertices + heads[costly], return_inverse=True)
+    price_ns = np.zeros(len(keys), np.int64)
+    np.add.at(price_ns, place, prices[costly])
+    return np.stack([keys // vertices, keys % vertices]), np.minimum(price_ns, FOREVER_NS)

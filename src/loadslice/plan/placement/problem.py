@@ -32,12 +32,19 @@ class Link:
     """Paid for every transfer, whatever its size."""
     bytes_per_s: float = float("inf")
 
+    @property
+    def free(self) -> bool:
+        """It is the host's own: nothing moves."""
+        return self.sync_ns == 0 and self.bytes_per_s == float("inf")
+
     def transfer_ns(self, nbytes: int | None) -> int:
         """Time of one transfer; a tensor of unknown size (``None``) cannot be planned to travel.
 
         Returns:
-            Nanoseconds; `FOREVER_NS` for ``None``.
+            Nanoseconds; `FOREVER_NS` for ``None`` where anything moves.
         """
+        if self.free:
+            return 0
         return FOREVER_NS if nbytes is None else self.sync_ns + round(nbytes / self.bytes_per_s * 1e9)
 
 
@@ -101,8 +108,12 @@ class Problem:
     @cached_property
     def move_ns(self) -> Int64:
         """``[tensors, devices]``: one transfer of the tensor over the device's link, either way."""
-        rows = [[link.transfer_ns(tensor.nbytes) for link in self.links] for tensor in self.tensors]
-        return np.array(rows, np.int64).reshape(len(self.tensors), self.devices)
+        sizes = np.array([-1 if tensor.nbytes is None else tensor.nbytes for tensor in self.tensors], np.float64)
+        columns = [link.sync_ns + np.rint(sizes / link.bytes_per_s * 1e9) for link in self.links]
+        moves = np.where(sizes[:, None] < 0, FOREVER_NS, np.stack(columns, axis=1))
+        moves[:, [link.free for link in self.links]] = 0
+        found: Int64 = moves.astype(np.int64)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +188,7 @@ def cost(problem: Problem, device: Int64) -> Cost:
     crossing = crossings(problem, device)
     moves = crossing.sum(axis=0)
     sizes = np.array([tensor.nbytes or 0 for tensor in problem.tensors], np.int64)
-    priced = np.array([link.transfer_ns(0) > 0 or np.isfinite(link.bytes_per_s) for link in problem.links])
+    priced = np.array([not link.free for link in problem.links])
     return Cost(
         compute_ns=compute,
         move_ns=(crossing * problem.move_ns).sum(axis=0),
@@ -191,7 +202,8 @@ def loads_ns(problem: Problem, device: Int64) -> Int64:
     """Time that each device and its link are busy for one request, ``[devices]``."""
     compute = np.zeros(problem.devices, np.int64)
     np.add.at(compute, device, problem.op_ns[np.arange(problem.ops), device])
-    return compute + (crossings(problem, device) * problem.move_ns).sum(axis=0)
+    moved: Int64 = (crossings(problem, device) * problem.move_ns).sum(axis=0)
+    return compute + moved
 
 
 def latency_ns(problem: Problem, device: Int64) -> int:
@@ -202,6 +214,57 @@ def latency_ns(problem: Problem, device: Int64) -> int:
 def bottleneck_ns(problem: Problem, device: Int64) -> int:
     """Time between requests in a full pipeline: the largest load."""
     return int(loads_ns(problem, device).max())
+
+
+def stuck(problem: Problem) -> int | None:
+    """A tensor that no assignment can handle; ``None``: there is an assignment.
+
+    Operators joined by tensors that cannot travel must share a device that can run them all.
+    """
+    group = list(range(problem.ops))
+
+    def root(op: int) -> int:
+        while group[op] != op:
+            group[op] = group[group[op]]
+            op = group[op]
+        return op
+
+    can = problem.op_ns < FOREVER_NS
+    for t, tensor in enumerate(problem.tensors):
+        immovable = problem.move_ns[t] >= FOREVER_NS
+        if not immovable.any():
+            continue
+        ops = [op for op in (tensor.maker, *tensor.readers) if op != HOST]
+        for op in ops[1:]:
+            first, other = root(ops[0]), root(op)
+            if first != other:
+                can[first] &= can[other]
+                group[other] = first
+        if HOST in (tensor.maker, *tensor.readers):
+            can[root(ops[0])] &= ~immovable
+        if not can[root(ops[0])].any():
+            return t
+    return None
+
+
+def contract(problem: Problem, groups: Int64) -> Problem:
+    """The problem whose operators are groups of operators that stay together.
+
+    Args:
+        problem: What is placed.
+        groups: Group of each operator, from 0, none empty; no operator reads from a later group.
+    """
+    op_ns = np.zeros((int(groups.max()) + 1, problem.devices), np.int64)
+    np.add.at(op_ns, groups, problem.op_ns)
+    tensors = []
+    for tensor in problem.tensors:
+        home = HOST if tensor.maker == HOST else int(groups[tensor.maker])
+        readers = {HOST if reader == HOST else int(groups[reader]) for reader in tensor.readers}
+        inside = home != HOST and home in readers
+        readers -= {home} if inside else set()
+        if readers:
+            tensors.append(Tensor(home, tuple(sorted(readers)), tensor.nbytes))
+    return Problem(np.minimum(op_ns, FOREVER_NS), tuple(tensors), problem.links)
 
 
 def runs(problem: Problem, device: Int64) -> list[tuple[int, list[int]]]:

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from loadslice.plan.placement import mincut, specimen, throughput
+from loadslice.plan.placement import mincut, relaxation, specimen, throughput
 from loadslice.plan.placement.problem import FOREVER_NS, HOST, Problem, Tensor, bottleneck_ns, loads_ns
 
 pytest.importorskip("scipy")
@@ -20,7 +20,7 @@ def test_the_relaxation_is_never_above_the_best() -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):
         problem = specimen.problem(int(rng.integers(1, 8)), rng, devices=int(rng.integers(2, 4)))
-        bound, shares = throughput.relax(problem)
+        bound, shares = relaxation.relax(problem, "max")
         assert 0 < bound <= best_ns(problem)
         assert shares.sum(axis=1) == pytest.approx(1)
 
@@ -57,7 +57,7 @@ def test_a_better_start_is_kept_and_a_move_never_makes_it_worse() -> None:
     for _ in range(50):
         problem = specimen.problem(30, rng, devices=3)
         start = np.where(problem.op_ns.argmin(axis=1) == 1, 1, 0).astype(np.int64)
-        better = throughput.improve(problem, start)
+        better = relaxation.improve(problem, start, "max")
         assert bottleneck_ns(problem, better) <= bottleneck_ns(problem, start)
         assert (problem.op_ns[np.arange(30), better] < FOREVER_NS).all()
 

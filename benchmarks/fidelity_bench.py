@@ -1,0 +1,349 @@
+"""How faithful predictions are: held-out traffic simulated, then served live several times by the very same plans.
+
+    python -m benchmarks.fidelity_bench --out out/fidelity            # about 12 minutes
+    python -m benchmarks.fidelity_bench --out out/fidelity --quick    # about 3
+
+Every plan of `examples/ocr` and the `twins` (stages that only wait, so that little but the simulator's own error is
+left) is profiled in several sessions, rehearsed on the trace's beginning, and predicted. Then the rounds begin: in each
+one every plan is served in a process of its own and gets the same stretches of the trace's second half. Nothing that is
+predicted is measured before. The machine wants to be quiet; what else it did stands in the result.
+"""
+
+import sys
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, NamedTuple
+
+import click
+import msgspec
+import numpy as np
+import polars as pl
+
+from benchmarks import load_average_1m
+from loadslice.app import study_folder, study_plan
+from loadslice.app.output import emit, guests, json_option, keep, out_option, say, seed_option
+from loadslice.app.study_folder import Plan
+from loadslice.app.study_plan import Overhead, Studied
+from loadslice.app.study_server import ServerError
+from loadslice.backends.probe import usable_cores
+from loadslice.evaluate import fidelity, pace, payloads
+from loadslice.profiles.drift import speeds
+from loadslice.profiles.sessions import pool
+from loadslice.sim import simulate
+from loadslice.spec import fidelity as spec
+from loadslice.spec.errors import InputError, OutputError
+from loadslice.spec.fidelity import Fidelity, FigureFidelity, Noise, PlanFidelity, StretchFidelity
+from loadslice.spec.files import stamp
+from loadslice.spec.journal import Journal
+from loadslice.spec.latency import Drift, LatencyTable
+from loadslice.workload import importing
+
+ROOT = Path(__file__).parent.parent
+EXAMPLE, TWINS = ROOT / "examples" / "ocr", Path(__file__).parent / "twins"
+TRACE = EXAMPLE / "traffic.parquet"
+TOOLS = ("onnxruntime", "openvino", "numpy", "numba", "polars", "aiohttp", "opencv-python-headless")
+
+TWINS_SPEED = 6.0
+"""28 requests a second: twins do not compute, so the machine has room for them."""
+STRETCHES = 3
+SEED = 0
+
+
+class Lengths(NamedTuple):
+    """How long things take."""
+
+    profile_s: float
+    """Of one session of one plan."""
+    sessions: int
+    stretch_s: float
+    repeats: int
+
+
+FULL, QUICK = Lengths(8.0, 3, 12.0, 3), Lengths(4.0, 2, 5.0, 2)
+
+
+@dataclass(slots=True)
+class Subject:
+    """One plan on its way through the benchmark."""
+
+    plan: Plan
+    kind: Literal["real engines", "twins"]
+    folder: Path
+    inputs: payloads.Inputs
+    frame: pl.DataFrame
+    """The whole trace, inputs named."""
+    sessions: list[LatencyTable] = field(default_factory=list)
+    overhead: Overhead | None = None
+    table: LatencyTable | None = None
+    chosen: pace.Pace | None = None
+    played: fidelity.Session | None = None
+    prediction: fidelity.Prediction | None = None
+    live: list[fidelity.Seen] = field(default_factory=list)
+    journals: list[Journal] = field(default_factory=list)
+    noise: list[Noise] = field(default_factory=list)
+
+
+def subjects(out: Path) -> list[Subject]:
+    """The example's plans and the twins."""
+    trace = importing.load(TRACE)
+    found = []
+    kinds: list[tuple[Plan, Literal["real engines", "twins"]]] = []
+    kinds += [(plan, "real engines") for plan in study_folder.read(EXAMPLE).plans]
+    kinds += [(_twins(), "twins")]
+    for plan, kind in kinds:
+        assert plan.pipeline.inputs is not None
+        inputs = payloads.from_function(plan.pipeline.inputs, plan.path.parent)
+        frame = payloads.name_inputs(trace.frame, inputs, str(TRACE))
+        found.append(Subject(plan, kind, out / plan.name, inputs, frame))
+    return found
+
+
+def _twins() -> Plan:
+    from loadslice.spec import pipeline
+
+    path = TWINS / "pipeline.yaml"
+    return Plan("twins", "Twins", path, pipeline.load(path))
+
+
+def profile(found: list[Subject], lengths: Lengths) -> None:
+    """Measure every plan, session by session, so that no plan has the machine's best minute for itself."""
+    for number in range(lengths.sessions):
+        for subject in found:
+            studied = Studied(subject.plan, subject.folder / f"profile-{number + 1}")
+            table, said = study_plan.profile(studied, subject.inputs, lengths.profile_s)
+            subject.sessions.append(table)
+            say(f"profile {number + 1} {subject.plan.name}: {said}")
+
+
+def choose_pace(found: list[Subject]) -> None:
+    """A pace for each plan that keeps it busy, chosen on the first half of the trace."""
+    for subject in found:
+        table = subject.table = pool(subject.sessions)
+        half = subject.frame.head(subject.frame.height // 2)
+        given = TWINS_SPEED if subject.kind == "twins" else None
+        plans = {subject.plan.title: (subject.plan.pipeline, table)}
+        subject.chosen = pace.choose_pace(half, plans, cores=usable_cores(), seed=SEED, given=given)
+
+
+def rehearse(found: list[Subject]) -> None:
+    """Learn what requests cost outside the engines, with the trace's beginning."""
+    for subject in found:
+        assert subject.chosen is not None
+        studied = Studied(subject.plan, subject.folder, table=subject.table)
+        keep(subject.table, studied.folder, "latency.json")
+        rate_per_s = subject.frame.height / float(subject.frame["arrival_s"].to_numpy()[-1]) * subject.chosen.speed
+        traffic = study_plan.rehearsal(subject.frame, 1 / rate_per_s)
+        subject.overhead, said = study_plan.rehearse(studied, subject.inputs, traffic)
+        say(f"rehearse {subject.plan.name}: {said}")
+
+
+def predict(found: list[Subject], lengths: Lengths, seed: int) -> None:
+    """Say what the live runs will show."""
+    drift = _drift(found)
+    for subject in found:
+        assert subject.table is not None
+        assert subject.overhead is not None
+        assert subject.chosen is not None
+        table = study_plan.with_overhead(subject.table, subject.overhead)
+        subject.table = msgspec.structs.replace(table, drift=_with_spread(table.drift, drift))
+        keep(subject.table, subject.folder, "latency.json")
+        subject.played = fidelity.session(
+            subject.frame, stretch_s=lengths.stretch_s, speed=subject.chosen.speed, count=STRETCHES
+        )
+        subject.prediction = fidelity.predict(subject.played, subject.plan.pipeline, subject.table, seed=seed)
+        whole = _whole(subject, subject.prediction, [])
+        said = ", ".join(f"{one.figure} {one.predicted:.4g}" for one in whole.figures if one.predicted is not None)
+        say(f"predict {subject.plan.name} at {subject.chosen.speed:g}: {said}")
+
+
+def _drift(found: list[Subject]) -> Drift:
+    """How far this machine's runs differ, from every plan's sessions and rehearsals."""
+    apart = [speeds(subject.sessions) for subject in found if subject.kind == "real engines"]
+    spreads = [float(np.var(one, ddof=1)) for one in apart if one is not None and len(one) > 1]
+    fronts = [np.log(np.median(subject.overhead.front.samples)) for subject in found if subject.overhead is not None]
+    freedom = sum(len(subject.sessions) - 1 for subject in found if subject.kind == "real engines")
+    return Drift(
+        period_ms=1.0,
+        likeness=0.0,
+        between_runs=float(np.sqrt(np.mean(spreads))) if spreads else None,
+        overhead_between_runs=min(1.0, float(np.std(fronts, ddof=1))) if len(fronts) > 1 else None,
+        runs=max(2, freedom + 1),
+    )
+
+
+def _with_spread(own: Drift | None, machine: Drift) -> Drift:
+    """A plan's slow periods with the machine's differences between runs."""
+    if own is None:
+        return machine
+    return msgspec.structs.replace(machine, period_ms=own.period_ms, likeness=own.likeness)
+
+
+def serve(found: list[Subject], lengths: Lengths) -> None:
+    """Serve every plan once per round."""
+    for number in range(lengths.repeats):
+        for subject in found:
+            assert subject.played is not None
+            assert subject.chosen is not None
+            folder = subject.folder / f"live-{number + 1}"
+            studied = Studied(subject.plan, folder, table=subject.table)
+            keep(subject.table, folder, "latency.json")
+            replay, said = study_plan.run_live(
+                studied, subject.played.frame, subject.inputs, TRACE, subject.chosen.speed, subject.played.from_s[0]
+            )
+            assert studied.rows is not None
+            assert studied.journal is not None
+            assert studied.cpu is not None
+            subject.live.append(fidelity.of_live(studied.rows, studied.journal, subject.plan.pipeline))
+            subject.journals.append(studied.journal)
+            subject.noise.append(
+                Noise(
+                    load_before_1m=studied.cpu.load_before_1m,
+                    others_utilisation=round(studied.cpu.others_utilisation, 4),
+                    send_lag_ms_p99=replay.send_lag_ms.p99,
+                )
+            )
+            say(f"live {number + 1} {subject.plan.name}: {said}")
+
+
+def _whole(subject: Subject, prediction: fidelity.Prediction, live: list[fidelity.Seen]) -> StretchFidelity:
+    assert subject.played is not None
+    frame = subject.played.frame
+    return fidelity.stretch("all", frame["row"], subject.played.from_s[0], prediction, live)
+
+
+def report(subject: Subject, lengths: Lengths) -> PlanFidelity:
+    """Predicted against measured."""
+    assert subject.played is not None
+    assert subject.prediction is not None
+    assert subject.chosen is not None
+    assert subject.table is not None
+    frame, prediction = subject.played.frame, subject.prediction
+    stretches = [
+        fidelity.stretch(
+            str(number + 1), frame.filter(pl.col("stretch") == number)["row"], begin_s, prediction, subject.live
+        )
+        for number, begin_s in enumerate(subject.played.from_s)
+    ]
+    agreed = [fidelity.agreement(prediction.typical[0], seen) for seen in subject.live]
+    return PlanFidelity(
+        name=subject.plan.name,
+        title=subject.plan.title,
+        kind=subject.kind,
+        speed=subject.chosen.speed,
+        busy=max(subject.chosen.busy.values()),
+        repeats=lengths.repeats,
+        profile_sessions=lengths.sessions,
+        drift=subject.table.drift,
+        stretches=stretches,
+        whole=_whole(subject, prediction, subject.live),
+        stages=fidelity.stages(subject.plan.pipeline, prediction, subject.journals),
+        agreement=float(np.mean(agreed)),
+        agreement_live=fidelity.agreement_live(subject.live),
+        coverage=fidelity.coverage(stretches),
+        noise=subject.noise,
+    )
+
+
+def measure(out: Path, lengths: Lengths, *, seed: int, given: str) -> Fidelity:
+    """The whole benchmark.
+
+    Args:
+        out: Gets a folder per plan, with profiles, journals and replays.
+        lengths: How long.
+        seed: Start of every draw.
+        given: The command, for the record.
+
+    Raises:
+        InputError: An extra that the example needs is not installed.
+        ServerError: A plan could not be served.
+    """
+    began_s = time.monotonic()
+    found = subjects(out)
+    simulate.warm()
+    profile(found, lengths)
+    choose_pace(found)
+    rehearse(found)
+    predict(found, lengths, seed)
+    serve(found, lengths)
+    sources = {"trace": TRACE} | {subject.plan.name: subject.plan.path for subject in found}
+    return Fidelity(
+        stamp=stamp(spec.SCHEMA, inputs=sources, seed=seed, tools=TOOLS),
+        created_utc=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        command=given,
+        trace=TRACE.name,
+        took_s=time.monotonic() - began_s,
+        stretch_s=lengths.stretch_s,
+        replicas=fidelity.REPLICAS,
+        plans=[report(subject, lengths) for subject in found],
+    )
+
+
+def lines(document: Fidelity) -> list[str]:
+    """For a person."""
+    said = [f"{'plan':<20} {'figure':<11} {'predicted':>10} {'measured':>10} {'error':>8} {'noise':>7} {'goal':>6}"]
+    for plan in document.plans:
+        said += [_line(plan, figure) for figure in plan.whole.figures]
+        live = "unknown" if plan.agreement_live is None else f"{plan.agreement_live:.1%}"
+        said.append(
+            f"{plan.title:<20} decisions as predicted {plan.agreement:.1%}, live among themselves {live}; "
+            f"{plan.coverage:.0%} of figures in the predicted interval"
+        )
+    return said
+
+
+def _line(plan: PlanFidelity, figure: FigureFidelity) -> str:
+    known = [value for value in figure.measured if value is not None]
+    measured = f"{np.mean(known):10.4g}" if known else f"{'unknown':>10}"
+    error, noise = ("unknown" if value is None else f"{value:+.2f}" for value in (figure.error, figure.noise))
+    predicted = "unknown" if figure.predicted is None else f"{figure.predicted:.4g}"
+    goal = spec.GOALS[figure.figure]
+    return f"{plan.title:<20} {figure.figure:<11} {predicted:>10} {measured} {error:>8} {noise:>7} {goal:>6g}"
+
+
+def run() -> dict[str, Any]:
+    """`python -m benchmarks fidelity`: the quick variant, its errors in one line per plan."""
+    with TemporaryDirectory() as folder, guests():
+        document = measure(Path(folder), QUICK, seed=SEED, given="python -m benchmarks fidelity")
+    figures: dict[str, Any] = {}
+    for plan in document.plans:
+        for figure in plan.whole.figures:
+            unit = "points" if figure.figure == "error rate" else "pct"
+            name = f"{plan.name}_{figure.figure.replace(' ', '_')}"
+            figures |= {f"{name}_error_{unit}": figure.error, f"{name}_noise_{unit}": figure.noise}
+        figures |= {f"{plan.name}_agreement": plan.agreement, f"{plan.name}_coverage": plan.coverage}
+    return figures
+
+
+@click.command(epilog="Example: python -m benchmarks.fidelity_bench --out out/fidelity")
+@click.option("--quick", is_flag=True, help="About three minutes instead of twelve, wider noise.")
+@seed_option
+@json_option
+@out_option
+def command(quick: bool, seed: int, as_json: bool, out: Path | None) -> None:
+    """Predict held-out traffic, serve it, and say how far off the prediction was."""
+    given = "python -m benchmarks.fidelity_bench" + (" --quick" if quick else "")
+    say(f"load average before: {load_average_1m()}")
+    with TemporaryDirectory() as folder, guests():
+        document = measure(out or Path(folder), QUICK if quick else FULL, seed=seed, given=given)
+    keep(document, out, "fidelity.json")
+    emit(document, as_json=as_json, text=lambda: lines(document))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; exit code 2 for bad input, 1 for a plan that could not be served."""
+    try:
+        command.main(arguments, prog_name="python -m benchmarks.fidelity_bench", standalone_mode=False)
+    except (InputError, OutputError, click.ClickException) as error:
+        click.echo(f"fidelity: {error}", err=True)
+        return 2
+    except ServerError as error:
+        click.echo(f"fidelity: {error}", err=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""`loadslice slice`: where a model is best cut, and what the cuts cost."""
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from loadslice.app.output import Finite, check_folder, emit, json_option, keep, out_option, seed_option
+from loadslice.app.slice_files import write_slices
+from loadslice.app.slice_plan import make_plan
+from loadslice.app.slice_problem import HOST_LINK, describe_machine, open_model
+from loadslice.app.slice_share import near_enough, share_operators, shared_way, write_shared
+from loadslice.app.slice_text import describe_plan
+from loadslice.graph.inputs import parse_shapes
+from loadslice.graph.split import By
+from loadslice.spec.errors import InputError
+from loadslice.spec.files import resolve_model, stamp
+from loadslice.spec.slices import SCHEMA, Link, Objective, check_link, load_op_times
+
+DEVICES_MAX = 8
+
+
+@click.command("slice")
+@click.argument("model")
+@click.option(
+    "--devices",
+    "listed",
+    required=True,
+    metavar="NAME[=DEVICE],...",
+    help="Engines, each with the device of `loadslice devices` (or `local`, or a .yaml file) that it is.",
+)
+@click.option("--times", type=click.Path(path_type=Path, dir_okay=False), help="Measured times of the model's nodes.")
+@click.option("--objective", type=click.Choice(["latency", "throughput"]), default="latency", show_default=True)
+@click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x640x640", help="Shape of an input; repeats.")
+@click.option(
+    "--link",
+    "links",
+    multiple=True,
+    metavar="NAME=GB/S:US",
+    help="Bandwidth and synchronisation between a device and the host, or NAME=host; repeats.",
+)
+@click.option(
+    "--unsupported", multiple=True, metavar="NAME=OP,OP", help="Operator types that a device cannot run; repeats."
+)
+@click.option("--seconds", type=Finite(0.1, 3600), default=10.0, show_default=True, help="For the throughput search.")
+@click.option(
+    "--gap",
+    type=Finite(0, 100),
+    default=0.5,
+    show_default=True,
+    help="Per cent above the proven bound at which the throughput search stops.",
+)
+@click.option("--share", type=click.Choice(["channel", "batch"]), help="Also look for operators two devices share.")
+@click.option(
+    "--tile", type=click.IntRange(1, 65536), default=16, show_default=True, help="Channels or rows that go together."
+)
+@seed_option
+@json_option
+@out_option
+def command(
+    model: str,
+    listed: str,
+    times: Path | None,
+    objective: Objective,
+    shapes: tuple[str, ...],
+    links: tuple[str, ...],
+    unsupported: tuple[str, ...],
+    seconds: float,
+    gap: float,
+    share: By | None,
+    tile: int,
+    seed: int,
+    as_json: bool,
+    out: Path | None,
+) -> int:
+    """Where is a model best cut between devices, and what do the cuts cost?
+
+    MODEL is an .onnx file, or package:NAME/PATH for one inside an installed package. Times come from --times where it
+    has the device, otherwise from its roofline, and say which. Compared are each device alone, the rule the runtimes
+    use, the fastest device per operator, and the optimum. --out keeps the slices as models, checked against the whole,
+    and slices.json; with --share also shared.onnx. A stitched output that differs is exit code 3.
+
+    Example: loadslice slice det.onnx --devices cpu0=local,gpu0=nvidia-t4 --shape x=1x3x640x640 --out out/slices
+    """
+    check_folder(out)
+    weights = out is not None or share is not None
+    opened = open_model(resolve_model(model, Path.cwd()), parse_shapes(shapes), weights=weights)
+    measured = None if times is None else load_op_times(times)
+    notes: list[str] = []
+    machine = describe_machine(opened, _devices(listed), measured, _links(links), _unsupported(unsupported), notes)
+    plan, parts = make_plan(
+        opened, machine, objective, seconds=seconds, gap=gap / 100, notes=list(dict.fromkeys(notes))
+    )
+    if share is not None:
+        splits = share_operators(opened, machine, share, tile)
+        rows = [*plan.assignments, shared_way(opened, machine, splits)] if splits else plan.assignments
+        plan = msgspec.structs.replace(plan, splits=splits, assignments=rows)
+    if out is not None:
+        plan = write_slices(opened, plan, parts, out, seed)
+    if out is not None and plan.splits:
+        plan = write_shared(opened, plan, out, seed)
+    files = {"model": opened.path} | ({"times": times} if times is not None else {})
+    plan = msgspec.structs.replace(
+        plan, stamp=stamp(SCHEMA, inputs=files, seed=seed, tools=("scipy", "ortools", "onnx", "onnxruntime"))
+    )
+    keep(plan, out, "slices.json")
+    emit(plan, as_json=as_json, text=lambda: describe_plan(plan))
+    stitched = plan.stitched is None or plan.stitched.bit_equal
+    return 0 if stitched and near_enough(plan.shared) else 3
+
+
+def _devices(listed: str) -> dict[str, str]:
+    """Name to the device that stands for it, in the order given."""
+    found: dict[str, str] = {}
+    for entry in listed.split(","):
+        name, _, reference = entry.strip().partition("=")
+        if not name or ("=" in entry and not reference):
+            raise InputError(f"--devices '{listed[:80]}': '{entry}' is not of the form NAME or NAME=DEVICE.")
+        if name in found:
+            raise InputError(f"--devices names '{name}' twice.")
+        found[name] = reference or name
+    if not 2 <= len(found) <= DEVICES_MAX:
+        raise InputError(f"--devices names {len(found)} devices; slicing is between 2 to {DEVICES_MAX}.")
+    return found
+
+
+def _links(texts: tuple[str, ...]) -> dict[str, Link]:
+    found: dict[str, Link] = {}
+    for text in texts:
+        name, _, figures = text.partition("=")
+        rate, _, sync = figures.partition(":")
+        if figures == "host":
+            found[name] = HOST_LINK
+            continue
+        try:
+            link = Link(bytes_per_s=float(rate) * 1e9, sync_us=float(sync), basis="stated", source="--link")
+        except ValueError as error:
+            raise InputError(f"--link '{text[:80]}' is not of the form NAME=GB/S:US, such as npu0=12.5:40.") from error
+        check_link(link, f"--link {name}")
+        found[name] = link
+    return found
+
+
+def _unsupported(texts: tuple[str, ...]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, ops = text.partition("=")
+        if not equals or not name or not all(op.strip() for op in ops.split(",")):
+            raise InputError(f"--unsupported '{text[:80]}' is not of the form NAME=OP,OP, such as npu0=Softmax,Erf.")
+        found.setdefault(name, []).extend(op.strip() for op in ops.split(","))
+    return found

@@ -1,0 +1,107 @@
+"""Compile one model for one target and read what the compiler says."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from loadslice.backends.toolchains import environment, registry
+from loadslice.backends.toolchains.process import ToolchainError, ask
+from loadslice.spec.errors import InputError, OutputError
+from loadslice.spec.files import replacing
+from loadslice.spec.toolchain import CompilerReport
+
+DEADLINE_S = 300.0
+"""Fifty times what the slowest model tried here took."""
+
+MEMORY_SHARE = 0.8
+"""Of the memory that is free now, unless a bound is given."""
+
+
+def is_installed(target: str) -> bool:
+    """The toolchain of a target is there; a broken one counts, so that its trouble is told.
+
+    Raises:
+        InputError: No toolchain compiles for this target.
+    """
+    toolchain, _, _ = registry.target(target)
+    try:
+        return environment.installed(toolchain) is not None
+    except ToolchainError:
+        return True
+
+
+def compile_model(
+    model: Path,
+    target: str,
+    *,
+    names: list[str] | None = None,
+    numerics: bool = False,
+    inputs: Path | None = None,
+    out: Path | None = None,
+    deadline_s: float = DEADLINE_S,
+    memory_bytes: int | None = None,
+) -> CompilerReport:
+    """Ask the vendor's compiler.
+
+    Args:
+        model: What the toolchain reads: ONNX with fixed shapes and a name on every node, or int8 TFLite.
+        target: `NAME:option=value,...`.
+        names: Names of the model's nodes, for a compiler whose log abbreviates them.
+        numerics: Also run the vendor's simulator, where there is one.
+        inputs: `.npz` of named inputs for it; without, one random input.
+        out: Folder to keep what the compiler wrote.
+        deadline_s: For everything together.
+        memory_bytes: Bound on its memory; default a share of what is free.
+
+    Raises:
+        ToolchainError: Not installed, or no answer.
+        InputError: No such target or option.
+    """
+    toolchain, name, options = registry.target(target)
+    found = environment.installed(toolchain)
+    if found is None:
+        raise ToolchainError(
+            f"toolchain '{toolchain.name}' is not installed. Run `loadslice toolchain install {toolchain.name}`."
+        )
+    if model.suffix != f".{toolchain.input}":
+        raise InputError(
+            f"{model}: '{name}' compiles .{toolchain.input} files. "
+            + ("Convert and quantise the model to int8 TFLite first." if toolchain.input == "tflite" else "")
+        )
+    if numerics and toolchain.name != "qnn":
+        raise InputError(f"--numerics: toolchain '{toolchain.name}' has no simulator we can ask; leave it out.")
+    bound = memory_bytes or int(psutil.virtual_memory().available * MEMORY_SHARE)
+    request = {
+        "model": str(model.resolve()),
+        "options": options,
+        "target": name,
+        "names": names or [],
+        "numerics": numerics,
+        "inputs": str(inputs.resolve()) if inputs is not None else None,
+    }
+    try:
+        with tempfile.TemporaryDirectory(prefix="loadslice-", ignore_cleanup_errors=True) as temporary:
+            folder = Path(temporary)
+            answer = ask(toolchain.name, found.python, request, folder, deadline_s=deadline_s, memory_bytes=bound)
+            document = {"toolchain": toolchain.provides, "target": name, "options": options} | answer
+            report = msgspec.convert(document, CompilerReport)
+            if out is not None:
+                _keep(report, folder, out)
+    except msgspec.ValidationError as error:
+        raise ToolchainError(f"toolchain '{toolchain.name}': its answer is not one: {error}.") from error
+    except OutputError:
+        raise
+    except OSError as error:
+        raise ToolchainError(f"toolchain '{toolchain.name}': its temporary folder: {error.strerror}.") from error
+    return report
+
+
+def _keep(report: CompilerReport, folder: Path, out: Path) -> None:
+    for artefact in report.artefacts:
+        # A vendor's script names the file; only a plain name of its own folder is followed.
+        plain = Path(artefact.name).name
+        with replacing(out / plain) as temporary:
+            shutil.copyfile(folder / plain, temporary)

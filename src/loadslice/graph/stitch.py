@@ -1,0 +1,98 @@
+"""Proof that slices one after another answer what the whole model answers."""
+
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper
+
+from loadslice.graph.measure import outputs
+from loadslice.graph.shapes import Body, model_inputs
+from loadslice.spec.errors import InputError
+from loadslice.spec.slices import StitchCheck
+
+Arrays = dict[str, npt.NDArray[np.generic]]
+
+
+def draw_inputs(model: onnx.ModelProto, body: Body, seed: int) -> Arrays:
+    """Inputs at the shapes of a walked model: normal floats, integers and booleans of 0 and 1.
+
+    Ids, masks and positions are integers, and 0 and 1 are valid in all of them.
+
+    Raises:
+        InputError: An input that is no tensor, or whose shape is open.
+    """
+    rng = np.random.default_rng(seed)
+    drawn: Arrays = {}
+    for info in model_inputs(model.graph):
+        shape = body.env[info.name].shape
+        if shape is None or any(dim is None for dim in shape):
+            raise InputError(f"input '{info.name}' has no fixed shape. Give one with --shape {info.name}=...")
+        sizes = [dim for dim in shape if dim is not None]
+        dtype = helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)
+        floating = np.issubdtype(dtype, np.floating)
+        drawn[info.name] = (rng.standard_normal(sizes) if floating else rng.integers(0, 2, sizes)).astype(dtype)
+    return drawn
+
+
+def run_slices(slices: Sequence[onnx.ModelProto], feeds: Mapping[str, npt.NDArray[np.generic]]) -> Arrays:
+    """Run slices in order, each on what the feeds and the slices before it give.
+
+    Returns:
+        Every tensor that was fed or handed on, by name.
+    """
+    there: Arrays = dict(feeds)
+    for part in slices:
+        there.update(outputs(part, {info.name: there[info.name] for info in model_inputs(part.graph)}))
+    return there
+
+
+def check_stitched(
+    model: onnx.ModelProto, body: Body, slices: Sequence[onnx.ModelProto], *, runs: int = 3, seed: int = 0
+) -> StitchCheck:
+    """Compare the slices with the whole on drawn inputs, every kernel as the file has it.
+
+    A runtime that optimises the parts may fuse other operators than in the whole, and then differ in the last bits;
+    this check takes fusion out, so that what is left is the cutting.
+
+    Args:
+        model: The whole, with its weights.
+        body: Walked at the shapes to check at.
+        slices: In order.
+        runs: Different inputs.
+        seed: Of the first draw.
+
+    Raises:
+        MissingExtraError: onnxruntime is not installed.
+        InputError: The runtime refuses the whole or a slice.
+    """
+    bit_equal, worst, largest = True, 0.0, 0.0
+    for number in range(runs):
+        feeds = draw_inputs(model, body, seed + number)
+        whole, stitched = outputs(model, feeds), run_slices(slices, feeds)
+        for name, expected in whole.items():
+            got = stitched[name]
+            if got.shape == expected.shape and np.array_equal(got, expected, equal_nan=expected.dtype.kind == "f"):
+                continue
+            bit_equal = False
+            worst = max(worst, _difference(expected, got))
+            largest = max(largest, float(np.abs(expected).max(initial=0)) if expected.dtype.kind in "fiub" else 0.0)
+    finite = np.isfinite(worst)
+    return StitchCheck(
+        runtime=f"onnxruntime {metadata.version('onnxruntime')}, unoptimised",
+        runs=runs,
+        bit_equal=bit_equal,
+        max_abs_diff=worst if finite else None,
+        max_rel_diff=(worst / largest if largest else 0.0) if finite else None,
+        seed=seed,
+    )
+
+
+def _difference(expected: npt.NDArray[np.generic], got: npt.NDArray[np.generic]) -> float:
+    """Largest absolute difference; infinite where there is none to take."""
+    if got.shape != expected.shape or expected.dtype.kind not in "fiub":
+        return float("inf")
+    worst = float(np.abs(expected.astype(np.float64) - got.astype(np.float64)).max(initial=0.0))
+    return worst if np.isfinite(worst) else float("inf")

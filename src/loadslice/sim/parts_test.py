@@ -1,0 +1,141 @@
+"""A trace in parts is simulated as if it had come whole."""
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+import polars as pl
+import pytest
+
+from loadslice.policy import invariants
+from loadslice.sim import memory, simulate, tally
+from loadslice.spec.errors import InputError
+from loadslice.spec.faults import Fault
+from loadslice.spec.latency import Entry, InputWork, LatencyTable, Milliseconds, StageWork
+from loadslice.spec.pipeline import CLASSES, Batch, Engine, Failover, Pipeline, Queue, Stage, check
+from loadslice.spec.simulation import Simulation
+
+REQUESTS = 600
+
+
+def plan() -> Pipeline:
+    """Two stages, so that requests that a part leaves inside are asked about again; deadlines, batches, failover."""
+    return check(
+        Pipeline(
+            version=1,
+            pipeline="two",
+            engines={
+                "npu": Engine(backend="twin", queue=Queue(limit=12, overflow_at=3), active_w=5, idle_w=1),
+                "cpu": Engine(backend="twin", max_inflight=2, queue=Queue(limit=30), active_w=40, idle_w=10),
+            },
+            stages=[
+                Stage(
+                    name="s",
+                    variant="s",
+                    engines=["npu", "cpu"],
+                    batch={"npu": Batch(size=4, window_ms=3)},
+                    failover=Failover(to="cpu", share=0.3),
+                ),
+                Stage(name="t", variant="t", engines=["cpu"]),
+            ],
+            max_requests=64,
+            deadline_ms=400,
+        ),
+        "test",
+    )
+
+
+def profile(*, inputs: bool = False) -> LatencyTable:
+    times = [("s", "npu", 6.0), ("s", "cpu", 4.0), ("t", "cpu", 3.0)]
+    entries = [
+        Entry(
+            variant=variant,
+            engine=engine,
+            batch=1,
+            latency_ms=Milliseconds(mean=mean, family="lognormal", cv=0.4),
+            basis="modelled",
+        )
+        for variant, engine, mean in times
+    ]
+    works = [
+        InputWork(input=name, stages=[StageWork(stage="s", items=1), StageWork(stage="t", items=items)])
+        for name, items in (("short", 1), ("long", 3), ("longest", 4))
+    ]
+    overhead = Milliseconds(p50=1.0, p99=4.0)
+    return LatencyTable(entries=entries, inputs=works if inputs else [], overhead_ms=overhead)
+
+
+def trace() -> pl.DataFrame:
+    draws = np.random.default_rng(5)
+    return pl.DataFrame(
+        {
+            "arrival_s": 3.0 + np.cumsum(draws.gamma(0.4, 0.004 / 0.4, REQUESTS)),
+            "items": draws.choice([1, 2, 3, 100_000], REQUESTS, p=[0.5, 0.3, 0.19, 0.01]),
+            "class": draws.choice(list(CLASSES), REQUESTS),
+        }
+    )
+
+
+HANG = Fault(at_s=0.3, for_s=0.9, engine="npu", kind="hang")
+
+
+def cut(frame: pl.DataFrame, rows: int) -> Iterator[pl.DataFrame]:
+    yield from frame.iter_slices(rows)
+
+
+def without_stages(result: Simulation) -> Simulation:
+    """Per-stage times are kept for whole traces only."""
+    return msgspec.structs.replace(result, stages={})
+
+
+@pytest.mark.parametrize("inputs", [False, True])
+@pytest.mark.parametrize("rows", [1, 7, 256, REQUESTS])
+def test_parts_of_any_size_give_the_result_of_the_whole_digest_included(rows: int, inputs: bool) -> None:
+    frame = trace().drop("items") if inputs else trace()
+    prepared = simulate.prepare(frame, plan(), profile(inputs=inputs), seed=3, faults=[HANG])
+    whole = simulate.run(prepared, seed=3)
+    rate_per_s = simulate.rate_per_s(REQUESTS, float(frame["arrival_s"][-1] - frame["arrival_s"][0]))
+    parts = simulate.run_parts(
+        cut(frame, rows), plan(), profile(inputs=inputs), rate_per_s=rate_per_s, seed=3, faults=[HANG]
+    )
+    assert simulate.summarise(parts) == without_stages(simulate.summarise(whole))
+    assert len(set(whole.record.outcome.tolist())) >= 3
+    invariants.check_idle(parts.state)
+
+
+def test_an_empty_trace_in_parts_is_one_readable_line() -> None:
+    with pytest.raises(InputError, match="the trace is empty"):
+        simulate.run_parts(iter([]), plan(), profile(), rate_per_s=1.0)
+
+
+def test_times_that_fall_from_one_part_to_the_next_are_named_with_their_row() -> None:
+    parts = [trace()[:10], trace()[5:]]
+    with pytest.raises(InputError, match="trace row 11: arrival_s falls"):
+        simulate.run_parts(iter(parts), plan(), profile(), rate_per_s=1.0)
+
+
+def test_the_histogram_is_as_near_to_the_true_percentiles_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tally, "EXACT_MAX", 50)
+    run = simulate.run(simulate.prepare(trace(), plan(), profile()))
+    times_ms = simulate.latency_ms(run)
+    found = simulate.summarise(run)
+    assert found.latency_error == tally.ERROR_MAX
+    assert found.latency_ms.mean == pytest.approx(times_ms.mean(), rel=1e-12)
+    for share, percentile in ((50, found.latency_ms.p50), (95, found.latency_ms.p95), (99, found.latency_ms.p99)):
+        assert percentile == pytest.approx(np.percentile(times_ms, share, method="lower"), rel=tally.ERROR_MAX)
+
+
+def test_every_cell_of_the_histogram_is_as_narrow_as_it_says() -> None:
+    for taken_ns in (1, 2, 2047, 2049, 999_983, 123_456_789_012, 2**61):
+        kept = tally.Tally()
+        kept._exact, kept._cells = None, np.zeros(tally._CELLS, np.int64)
+        kept._completed = 1
+        kept._cells += np.bincount(tally._cell(np.array([taken_ns])), minlength=tally._CELLS)
+        assert float(kept._from_cells(np.array([0.5]))[0]) == pytest.approx(taken_ns, rel=tally.ERROR_MAX)
+
+
+def test_a_run_that_memory_cannot_hold_is_refused_with_the_size_that_fits() -> None:
+    each = memory.bytes_per_request(stages=2, attempts=3, journal=False)
+    memory.check_fits(1000, 1000 * each, "--clients", stages=2, attempts=3, journal=False)
+    with pytest.raises(InputError, match="999 requests would fit"):
+        memory.check_fits(1000, 1000 * each - 1, "--clients", stages=2, attempts=3, journal=False)

@@ -1,0 +1,139 @@
+"""What a run reads of its requests and writes about them: one row per request, one per attempt, and the logs."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from loadslice.policy.kernel import kernel
+from loadslice.policy.tables import Int64s
+from loadslice.sim.service import Float64s
+
+Q_PRIORITY, Q_DEADLINE_NS, Q_TOKENS, Q_SOURCE, Q_PRECISION, Q_WORK, REQUEST_COLUMNS = range(7)
+"""What a request asks; the deadline is relative to its arrival, FOREVER for none; tokens and source -1 when unknown."""
+
+(
+    A_TAG,
+    A_START_NS,
+    A_OUTCOME,
+    A_REASON,
+    A_END_NS,
+    A_HINT_NS,
+    A_WRONG,
+    A_OVERHEAD_NS,
+    ATTEMPT_COLUMNS,
+) = range(9)
+"""What became of an attempt; start -1: it never reached the core; wrong 1: an engine answered it wrongly at some stage;
+overhead: time outside the core, added to its latency."""
+
+T_ENGINE, T_REASON, T_ENQUEUED_NS, T_DISPATCHED_NS, T_DONE_NS, T_BATCH_ROWS, TIMELINE_COLUMNS = range(7)
+QUEUE_SEEN = 1024
+N_EVENTS, N_EFFECTS, N_CALLS, N_ENDED, N_FAULTS, N_COUNTS = range(6)
+
+
+class Traffic(NamedTuple):
+    """Requests in arrival order. N rows, the first C of them of requests that earlier parts left inside."""
+
+    carried: Int64s
+    """[C] their tags, rising"""
+    first_tag: int
+    """Tag of row C; the tags of later rows follow"""
+    more: int
+    """1: another part follows"""
+    arrival_ns: Int64s
+    """[N] not falling"""
+    requests: Int64s
+    """[N, REQUEST_COLUMNS]"""
+    items: Int64s
+    """[W, S] rows that a kind of work asks of a stage"""
+    bucket: Int64s
+    """[W, S]"""
+
+    @property
+    def work(self) -> Int64s:
+        """Row of ``items`` and ``bucket``, [N]."""
+        return self.requests[:, Q_WORK]
+
+
+NO_TRAFFIC = Traffic(
+    carried=np.zeros(0, np.int64),
+    first_tag=0,
+    more=0,
+    arrival_ns=np.zeros(0, np.int64),
+    requests=np.zeros((0, REQUEST_COLUMNS), np.int64),
+    items=np.zeros((0, 0), np.int64),
+    bucket=np.zeros((0, 0), np.int64),
+)
+
+
+class Record(NamedTuple):
+    """What a run leaves behind. A attempts: as many as requests unless clients come back."""
+
+    attempts: Int64s
+    """[A, ATTEMPT_COLUMNS]"""
+    ended: Int64s
+    """[A] rows of attempts in the order in which they ended, ``counts[N_ENDED]`` of them"""
+    timeline: Int64s
+    """[A or 0, S, TIMELINE_COLUMNS]"""
+    queue_seen: Int64s
+    """[E, QUEUE_SEEN] how often a placement found that many waiting, itself included"""
+    batches_j: Float64s
+    """[E] energy of batches whose energy was measured, joules"""
+    events: Int64s
+    """[capacity or 0, EVENT_COLUMNS]"""
+    effects: Int64s
+    """[capacity or 0, EFFECT_COLUMNS]"""
+    counts: Int64s
+    """[N_COUNTS] event rows, effect rows, core calls, ends, faults that have befallen"""
+
+    @property
+    def start_ns(self) -> Int64s:
+        """When each attempt reached the core, [A]."""
+        return self.attempts[:, A_START_NS]
+
+    @property
+    def outcome(self) -> Int64s:
+        """How each attempt ended, [A]."""
+        return self.attempts[:, A_OUTCOME]
+
+    @property
+    def reason(self) -> Int64s:
+        """Why each attempt ended, [A]."""
+        return self.attempts[:, A_REASON]
+
+    @property
+    def end_ns(self) -> Int64s:
+        """When each attempt ended, [A]."""
+        return self.attempts[:, A_END_NS]
+
+    @property
+    def hint_ns(self) -> Int64s:
+        """Retry-After of each attempt's refusal, [A]."""
+        return self.attempts[:, A_HINT_NS]
+
+
+@kernel
+def row_of(traffic: Traffic, tag: int) -> int:
+    """Row of an attempt: by its distance from the first tag, or among those carried over from earlier parts."""
+    carried = traffic.carried
+    if tag >= traffic.first_tag:
+        return int(tag - traffic.first_tag + carried.shape[0])
+    low = 0
+    high = carried.shape[0] - 1
+    while low < high:
+        middle = (low + high) >> 1
+        if carried[middle] < tag:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def log_event(record: Record, row: tuple[int, ...]) -> None:
+    """Append one call to the event log, where one is kept."""
+    if record.events.shape[0] == 0:
+        return
+    at = record.counts[N_EVENTS]
+    for column in range(len(row)):
+        record.events[at, column] = row[column]
+    record.counts[N_EVENTS] = at + 1
