@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from loadslice.policy import columns as c
 from loadslice.policy import desk, events, invariants
-from loadslice.policy.routing import hint_ns, service_ns
+from loadslice.policy.deadlines import hint_ns
+from loadslice.policy.live import service_ns
 from loadslice.policy.tables import State, fresh, lower
 from loadslice.policy.watch import Watch, follow
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
