@@ -42,6 +42,8 @@ def ready_ns(tables: Tables, state: State, engine: int, lane: int) -> int:
     pair = tables.pairs[tables.lane_stage[lane], engine]
     if pair[c.P_WINDOW_NS] == 0 or state.lane_rows[engine, lane] >= pair[c.P_BATCH_SIZE]:
         return 0
+    if tables.engines[engine, c.E_QUEUE_LIMIT] == 0:
+        return 0  # nobody may wait, so nobody can come to fill the batch
     return oldest_due_ns(tables, state, engine, lane)
 
 
@@ -84,8 +86,8 @@ def choose_class(now_ns: int, tables: Tables, state: State, engine: int) -> int:
     """The class whose turn it is: one that is owed its floor, else the highest that can be dispatched; -1: none can.
 
     Error diffusion again: each dispatch that a class waits through adds its floor to its credit, a whole credit is a
-    turn. Of n dispatches while it waits it gets at least floor * n - 1. The lane of each class is left in
-    ``state.choice``.
+    turn, the largest first. Of n dispatches while it waits it gets at least floor * n - m, m being the number of classes
+    with a floor. The lane of each class is left in ``state.choice``.
     """
     offline = tables.run[c.W_OFFLINE_CLASSES]
     held_back = offline if offline > 0 and online_waits(tables, state, engine) else 0
@@ -102,16 +104,26 @@ def choose_class(now_ns: int, tables: Tables, state: State, engine: int) -> int:
                 return chosen
     if chosen < 0:
         return chosen
+    most = c.PPM - 1
+    for priority in range(c.CLASSES):
+        if state.choice[priority] >= 0:
+            credit = state.floors[engine, priority] + tables.run[c.W_FLOOR_PPM + priority]
+            if credit > most:
+                most = credit
+                chosen = priority
+    return chosen
+
+
+@kernel
+def keep_floors(tables: Tables, state: State, engine: int, served: int) -> None:
+    """A batch whose first is of class ``served`` was dispatched: who could have been and was not comes nearer a turn."""
     credit = state.floors[engine]
     for priority in range(c.CLASSES):
         if state.choice[priority] < 0:
             credit[priority] = 0
-            continue
-        credit[priority] += tables.run[c.W_FLOOR_PPM + priority]
-        if credit[priority] >= c.PPM and (credit[chosen] < c.PPM or credit[priority] > credit[chosen]):
-            chosen = priority
-    credit[chosen] = max(0, credit[chosen] - c.PPM)
-    return chosen
+        else:
+            credit[priority] += tables.run[c.W_FLOOR_PPM + priority]
+    credit[served] = max(0, credit[served] - c.PPM)
 
 
 @kernel
@@ -140,6 +152,24 @@ def why_closed(now_ns: int, tables: Tables, state: State, engine: int, lane: int
 
 
 @kernel
+def costs_a_deadline(
+    now_ns: int, tables: Tables, state: State, engine: int, request: int, rows: int, deadline_ns: int
+) -> bool:
+    """Whether a batch of ``rows`` with one more request is expected to end past a deadline, of a member or its own.
+
+    What is hopeless whatever the company is not for this to say: `dropped` has.
+    """
+    row = state.requests[request]
+    earliest = min(deadline_ns, row[c.R_DEADLINE_NS])
+    if earliest == c.FOREVER:
+        return False
+    stage = row[c.R_STAGE]
+    lane = row[c.R_BUCKET]
+    ends_ns = now_ns + service_ns(tables, state, stage, engine, lane, rows + row[c.R_ITEMS])
+    return bool(ends_ns > earliest and now_ns + service_ns(tables, state, stage, engine, lane, rows) <= earliest)
+
+
+@kernel
 def fill(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn: int, slot: int) -> int:
     """Take requests from a lane into a slot; what can no longer meet its deadline is dropped instead.
 
@@ -156,10 +186,13 @@ def fill(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn
         How many were taken; their rows and first expiry stand in the slot's row.
     """
     batch = state.batches[slot]
-    size = tables.pairs[tables.lane_stage[lane], engine, c.P_BATCH_SIZE]
+    stage = tables.lane_stage[lane]
+    size = tables.pairs[stage, engine, c.P_BATCH_SIZE]
     count = 0
     rows = 0
     expiry = c.FOREVER
+    deadline = c.FOREVER
+    trial = 0
     full = False
     for step in range(-1, c.CLASSES):
         priority = turn if step < 0 else step
@@ -168,7 +201,11 @@ def fill(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn
             if request < 0:
                 break
             row = state.requests[request]
-            if count > 0 and (rows + row[c.R_ITEMS] > size or count == state.members.shape[1]):
+            if count > 0 and (
+                rows + row[c.R_ITEMS] > size
+                or count == state.members.shape[1]
+                or costs_a_deadline(now_ns, tables, state, engine, request, rows, deadline)
+            ):
                 full = True
                 break
             unlink(tables, state, request)
@@ -183,6 +220,10 @@ def fill(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn
             count += 1
             rows += row[c.R_ITEMS]
             expiry = min(expiry, row[c.R_EXPIRY_NS])
+            deadline = min(deadline, row[c.R_DEADLINE_NS])
+            trial |= row[c.R_TRIAL]
+            row[c.R_TRIAL] = 0
+    batch[c.B_TRIAL] = trial
     batch[c.B_COUNT] = count
     batch[c.B_ROWS] = rows
     batch[c.B_EXPIRY_NS] = expiry
@@ -218,6 +259,8 @@ def close_batch(now_ns: int, tables: Tables, state: State, engine: int, lane: in
     counts[c.N_BATCHES] += 1
     counts[c.N_DISPATCHED] += count
     state.closed[stage, engine, why] += 1
+    if tables.run[c.W_HAS_FLOORS] == 1:
+        keep_floors(tables, state, engine, state.requests[state.members[slot, 0, c.M_REQUEST], c.R_CLASS])
     say(state, c.DISPATCH, slot, engine, stage, place, batch[c.B_EPOCH])
 
 

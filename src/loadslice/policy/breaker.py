@@ -29,7 +29,7 @@ def enter(now_ns: int, tables: Tables, state: State, request: int, engine: int) 
     row[c.R_PROBE] = 0
     if breaker[c.X_STATE] == c.HALF_OPEN:
         row[c.R_PROBE] = 1
-        if breaker[c.X_PROBES] + breaker[c.X_PROBED] == 0:
+        if breaker[c.X_UNTIL_NS] == c.FOREVER:
             breaker[c.X_UNTIL_NS] = now_ns + tables.breakers[stage, c.K_HALF_OPEN_NS]
             set_timer(state, engine)
         breaker[c.X_PROBES] += 1
@@ -103,7 +103,8 @@ def forget(state: State, stage: int, engine: int) -> None:
 
 @rare
 def another_is_well(tables: Tables, state: State, stage: int, engine: int) -> bool:
-    """Whether every shape this engine takes at the stage is taken by another that is up and closed."""
+    """Whether every shape this engine takes is taken by another, up and closed, at no less precision and no fewer rows."""
+    mine = tables.pairs[stage, engine]
     for bucket in range(tables.eligible.shape[2]):
         if tables.eligible[stage, engine, bucket] == 0:
             continue
@@ -115,6 +116,8 @@ def another_is_well(tables: Tables, state: State, stage: int, engine: int) -> bo
             if (
                 other != engine
                 and tables.eligible[stage, other, bucket] == 1
+                and tables.pairs[stage, other, c.P_PRECISION] >= mine[c.P_PRECISION]
+                and tables.pairs[stage, other, c.P_MAX_ITEMS] >= mine[c.P_MAX_ITEMS]
                 and state.engines[other, c.N_UP] == 1
                 and state.breakers[stage, other, c.X_STATE] == c.CLOSED
             ):

@@ -150,8 +150,9 @@ WELL, FAILED_CALL, SLOW_CALL = 0, 1, 2
     R_WORK_NS,
     R_TENANT,
     R_VERSION,
+    R_TRIAL,
     REQUEST_COLUMNS,
-) = range(25)
+) = range(26)
 FREE, QUEUED, RUNNING = range(3)
 
 # Lanes (state.lanes): one FIFO per engine, class, lane (stage, version, bucket) and tenant
@@ -172,10 +173,9 @@ L_HEAD, L_TAIL, L_COUNT, LANE_COLUMNS = range(4)
     N_FAILOVER_IN,
     N_BUSY_NS,
     N_DONE_NS,
-    N_TRIAL,
     N_LOADS,
     N_WAITING,
-) = range(16)
+) = range(15)
 ENGINE_COLUMNS = N_WAITING + CLASSES
 MANY_SLOTS = -1
 """N_END_NS of an engine with more than one slot: ask each slot."""
@@ -202,8 +202,9 @@ Y_VIRTUAL_NS, Y_WAITING, Y_SERVED_NS, FLOW_COLUMNS = range(4)
     B_PADDED,
     B_LOAD_NS,
     B_WHY,
+    B_TRIAL,
     BATCH_COLUMNS,
-) = range(14)
+) = range(15)
 ALONE, FULL, WINDOW, SLACK, CLOSINGS = range(5)
 """Why a batch was closed: it does not wait for company, it is full, its window ended, a deadline would not wait."""
 

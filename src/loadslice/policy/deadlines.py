@@ -90,7 +90,7 @@ def dropped(now_ns: int, tables: Tables, state: State, request: int, engine: int
     if now_ns + wait + needed_ns + ahead <= row[c.R_DEADLINE_NS]:
         return False
     if may_be_tried(now_ns, state, engine, needed_ns):
-        state.engines[engine, c.N_TRIAL] = 1
+        row[c.R_TRIAL] = 1
         return False
     refuse(tables, state, request, SHED, HOPELESS, hint_ns(now_ns, tables, state, engine))
     return True

@@ -125,6 +125,7 @@ def on_arrival(
     row[c.R_ENGINE] = -1
     row[c.R_ATTEMPTS] = 1
     row[c.R_PROBE] = 0
+    row[c.R_TRIAL] = 0
     if attempt <= 1:
         deposit(tables, state)
     epoch = row[c.R_EPOCH]

@@ -71,17 +71,15 @@ def learn(now_ns: int, tables: Tables, state: State, slot: int) -> None:
     engine = batch[c.B_ENGINE]
     stage = batch[c.B_STAGE]
     lane = batch[c.B_BUCKET]
-    counts = state.engines[engine]
     took_ns = now_ns - batch[c.B_STARTED_NS] - batch[c.B_LOAD_NS]
     learned = state.learned_ns[stage, engine]
-    afresh = learned == 0 or counts[c.N_TRIAL] == 1
+    afresh = learned == 0 or batch[c.B_TRIAL] == 1
     state.learned_ns[stage, engine] = took_ns if afresh else learned + ((took_ns - learned) >> MEMORY_SHIFT)
     expected = tables.base_ns[stage, engine, lane] + batch[c.B_PADDED] * tables.row_ns[stage, engine, lane]
     if expected > 0:
         seen = min(max(took_ns * c.PPM // expected, SCALE_MIN_PPM), SCALE_MAX_PPM)
         scale = state.scale_ppm[stage, engine]
-        state.scale_ppm[stage, engine] = seen if counts[c.N_TRIAL] == 1 else scale + ((seen - scale) >> MEMORY_SHIFT)
-    counts[c.N_TRIAL] = 0
+        state.scale_ppm[stage, engine] = seen if batch[c.B_TRIAL] == 1 else scale + ((seen - scale) >> MEMORY_SHIFT)
     for other in range(tables.stages[stage, c.S_LANES]):
         if tables.eligible[stage, engine, other] == 1:
             estimate(tables, state, stage, engine, other)

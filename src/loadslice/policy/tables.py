@@ -248,9 +248,9 @@ def fresh(tables: Tables, max_requests: int) -> State:
     counters[c.C_NEXT_TIMER_NS] = c.FOREVER
     counters[c.C_BUDGET_PPM] = tables.run[c.W_RETRY_RESERVE_PPM]
     counters[c.C_STEP] = tables.run[c.W_FIRST_STEP]
-    # One event can end every request once, place each of the largest batch once or every queued one anew when an
-    # engine goes down, and fill every slot.
-    effects = np.zeros((2 * max_requests + slots + largest + 8, c.EFFECT_COLUMNS), np.int64)
+    # One event can end every request once, place each once per engine (a sweep opens breaker after breaker, and what
+    # waits moves on), and fill every slot.
+    effects = np.zeros(((engine_count + 1) * max_requests + slots + 8, c.EFFECT_COLUMNS), np.int64)
     leaves = 1 << (engine_count - 1).bit_length()
     return State(
         requests=requests,
