@@ -46,8 +46,8 @@ EXAMPLE, TWINS = ROOT / "examples" / "ocr", Path(__file__).parent / "twins"
 TRACE = EXAMPLE / "traffic.parquet"
 TOOLS = ("onnxruntime", "openvino", "numpy", "numba", "polars", "aiohttp", "opencv-python-headless")
 
-TWINS_SPEED = 6.0
-"""28 requests a second: twins do not compute, so the machine has room for them."""
+TWINS_SPEED = 3.0
+"""14 requests a second, which keeps the twins' engines as busy as a service may be that has promises to keep."""
 STRETCHES = 3
 SEED = 0
 
@@ -86,13 +86,22 @@ class Subject:
     noise: list[Noise] = field(default_factory=list)
 
 
-def subjects(out: Path) -> list[Subject]:
-    """The example's plans and the twins."""
+def subjects(out: Path, only: tuple[str, ...]) -> list[Subject]:
+    """The example's plans and the twins, or those named.
+
+    Raises:
+        InputError: A name that none of them has.
+    """
     trace = importing.load(TRACE)
     found = []
     kinds: list[tuple[Plan, Literal["real engines", "twins"]]] = []
     kinds += [(plan, "real engines") for plan in study_folder.read(EXAMPLE).plans]
     kinds += [(_twins(), "twins")]
+    names = [plan.name for plan, _ in kinds]
+    for name in only:
+        if name not in names:
+            raise InputError(f"--only {name}: there is no such plan ({', '.join(names)}).")
+    kinds = [(plan, kind) for plan, kind in kinds if not only or plan.name in only]
     for plan, kind in kinds:
         assert plan.pipeline.inputs is not None
         inputs = payloads.from_function(plan.pipeline.inputs, plan.path.parent)
@@ -247,21 +256,22 @@ def report(subject: Subject, lengths: Lengths) -> PlanFidelity:
     )
 
 
-def measure(out: Path, lengths: Lengths, *, seed: int, given: str) -> Fidelity:
+def measure(out: Path, lengths: Lengths, *, only: tuple[str, ...] = (), seed: int, given: str) -> Fidelity:
     """The whole benchmark.
 
     Args:
         out: Gets a folder per plan, with profiles, journals and replays.
         lengths: How long.
+        only: Names of plans; none: all.
         seed: Start of every draw.
         given: The command, for the record.
 
     Raises:
-        InputError: An extra that the example needs is not installed.
+        InputError: A name that no plan has, or an extra that the example needs is not installed.
         ServerError: A plan could not be served.
     """
     began_s = time.monotonic()
-    found = subjects(out)
+    found = subjects(out, only)
     simulate.warm()
     profile(found, lengths)
     choose_pace(found)
@@ -319,15 +329,17 @@ def run() -> dict[str, Any]:
 
 @click.command(epilog="Example: python -m benchmarks.fidelity_bench --out out/fidelity")
 @click.option("--quick", is_flag=True, help="About three minutes instead of twelve, wider noise.")
+@click.option("--only", multiple=True, metavar="PLAN", help="This plan only (twins, hybrid, ...); may be repeated.")
 @seed_option
 @json_option
 @out_option
-def command(quick: bool, seed: int, as_json: bool, out: Path | None) -> None:
+def command(quick: bool, only: tuple[str, ...], seed: int, as_json: bool, out: Path | None) -> None:
     """Predict held-out traffic, serve it, and say how far off the prediction was."""
-    given = "python -m benchmarks.fidelity_bench" + (" --quick" if quick else "")
+    given = " ".join(["python -m benchmarks.fidelity_bench", *(["--quick"] if quick else [])])
+    given += "".join(f" --only {name}" for name in only)
     say(f"load average before: {load_average_1m()}")
     with TemporaryDirectory() as folder, guests():
-        document = measure(out or Path(folder), QUICK if quick else FULL, seed=seed, given=given)
+        document = measure(out or Path(folder), QUICK if quick else FULL, only=only, seed=seed, given=given)
     keep(document, out, "fidelity.json")
     emit(document, as_json=as_json, text=lambda: lines(document))
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from loadslice.spec.work import RawInput, Sample, Work
 
 INPUTS = 40
-PREPARE_MS = 4.0
-DETECT_MS, RECOGNISE_MS = (45.0, 0.5), (60.0, 0.7)
+PREPARE_MS = 10.0
+DETECT_MS, RECOGNISE_MS = (90.0, 0.5), (130.0, 0.7)
 """Mean and coefficient of variation of lognormal times."""
 
 

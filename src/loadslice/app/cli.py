@@ -18,6 +18,7 @@ COMMANDS = {
     "toolchain": "List, install and ask vendors' compilers.",
     "devices": "Which devices are there, here and in the catalogue?",
     "slice": "Where is a model best cut between devices, and what do the cuts cost?",
+    "squeeze": "How far does the hardware I own go?",
     "profile": "How long does each stage take on each engine?",
     "simulate": "How would this fleet have served the recorded traffic?",
     "check": "Does a journal keep the policy's promises?",

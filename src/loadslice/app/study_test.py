@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from loadslice.app import cli, study_folder
+from loadslice.app import cli, study_folder, study_plan
 from loadslice.app.study import study
 from loadslice.app.study_findings import Options
 from loadslice.app.study_server import ServerError, serving
@@ -167,6 +167,23 @@ def test_a_missing_file_is_named_with_what_to_add(
     assert message in said
     assert said.count("\n") == 1
     assert not (folder / "out").exists()
+
+
+def test_a_rehearsal_is_the_beginning_of_the_trace_at_a_pace_of_its_own() -> None:
+    draw = np.random.default_rng(0)
+    frame = pl.DataFrame({"arrival_s": np.cumsum(draw.exponential(60.0, 500)), "input": ["long"] * 500})
+    traffic = study_plan.rehearsal(frame, 0.15)
+    assert traffic.height == study_plan.REHEARSED_REQUESTS
+    times_s = traffic["arrival_s"].to_numpy()
+    assert np.diff(times_s).mean() == pytest.approx(0.15)
+    assert np.diff(times_s) == pytest.approx(
+        np.diff(frame["arrival_s"].to_numpy()[: len(times_s)])
+        * 0.15
+        / (np.diff(frame["arrival_s"].to_numpy()[: len(times_s)]).mean())
+    )
+    assert traffic["row"].min() == study_plan.LONE_REQUESTS, "rows of lone requests come before"
+    at_once = pl.DataFrame({"arrival_s": [0.0] * 3, "input": ["long"] * 3})
+    assert study_plan.rehearsal(at_once)["arrival_s"].to_list() == [0.0] * 3
 
 
 def test_two_traces_are_not_guessed_between(folder: Path) -> None:

@@ -25,6 +25,16 @@ ort.disable_telemetry_events()
 
 CPU = "CPUExecutionProvider"
 
+GRAPH_LEVEL = "graph_optimization_level"
+"""The one session setting that has neither a dot in its name nor a provider it belongs to."""
+
+_GRAPH_LEVELS = {
+    "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+
 _DTYPES = {
     "tensor(float)": np.float32,
     "tensor(double)": np.float64,
@@ -113,7 +123,12 @@ def _provider(device: str | None) -> str:
 
 def _open(model: Path, engine: Engine, provider: str) -> Any:
     # ONNX Runtime's session settings have a dot in their names, provider settings have none.
-    provider_options = {key: str(value) for key, value in engine.options.items() if "." not in key}
+    provider_options = {
+        key: str(value) for key, value in engine.options.items() if "." not in key and key != GRAPH_LEVEL
+    }
+    level = engine.options.get(GRAPH_LEVEL, "all")
+    if level not in _GRAPH_LEVELS:
+        raise InputError(f"onnxruntime: option {GRAPH_LEVEL}: '{level}' is none of {', '.join(_GRAPH_LEVELS)}.")
     try:
         session = ort.InferenceSession(
             str(model),
@@ -135,6 +150,7 @@ def _session_options(engine: Engine, provider: str) -> Any:
     options.intra_op_num_threads = engine.threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
+    options.graph_optimization_level = _GRAPH_LEVELS[str(engine.options.get(GRAPH_LEVEL, "all"))]
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if provider != CPU:
         # A node the device cannot run is refused at load instead of moved to the CPU.

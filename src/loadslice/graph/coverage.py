@@ -42,7 +42,7 @@ def by_table(body: Body, table: OperatorTable) -> Coverage:
     """
     links = Links(body.graph)
     found: list[Placed] = [_by_facts(step, table) for step in body.steps]
-    _fuse(found, links, table)
+    _fuse(found, body, links, table)
     _follow_units(found, body, links)
     parts = segments(links, [placed.place for placed in found])
     for placed, part in zip(found, parts, strict=True):
@@ -62,6 +62,8 @@ def _by_facts(step: Step, table: OperatorTable) -> Placed:
     if table.static_shapes and any(_is_open(value) for value in [*step.inputs, *step.outputs]):
         return Placed("host", OPEN_SHAPE, "fixed shapes only")
     for facts in table.facts:
+        if facts.opset_max is not None and not step.node.domain and step.opset > facts.opset_max:
+            continue
         rule = next((rule for rule in facts.rules if _fits(rule, step)), None)
         if rule is not None:
             reason = (
@@ -73,7 +75,7 @@ def _by_facts(step: Step, table: OperatorTable) -> Placed:
         return Placed(
             "host", f"{domain}::{step.node.op_type} is not in the source's list", facts_source(table.facts[0])
         )
-    return Placed("unknown", f"no fact about {domain}::{step.node.op_type} at this type and rank")
+    return Placed("unknown", f"no fact about {domain}::{step.node.op_type} at this type, rank and opset")
 
 
 def _at_load(step: Step) -> bool:
@@ -101,9 +103,12 @@ def _fits(rule: OperatorRule, step: Step) -> bool:
     return all(attributes.get(name) in allowed for name, allowed in rule.attributes.items())
 
 
-def _fuse(found: list[Placed], links: Links, table: OperatorTable) -> None:
+def _fuse(found: list[Placed], body: Body, links: Links, table: OperatorTable) -> None:
     """Nodes of a pattern that the device runs whole are on it, whatever is known of each alone."""
     for facts in table.facts:
+        opset = next((step.opset for step in body.steps if not step.node.domain), 0)
+        if facts.opset_max is not None and opset > facts.opset_max:
+            continue
         for name, into in facts.fused.items():
             for match in PATTERNS[name](links) if name in PATTERNS else []:
                 if any(found[place].place == "host" and found[place].reason == OPEN_SHAPE for place in match.nodes):

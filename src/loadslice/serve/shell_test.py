@@ -1,13 +1,15 @@
 import asyncio
+import os
 
 import msgspec
 import pytest
 
+from loadslice.policy import desk
 from loadslice.policy.tables import fresh, lower
 from loadslice.serve.clock import Clock
 from loadslice.serve.metrics import Metrics
 from loadslice.serve.request import Request
-from loadslice.serve.shell import Shell
+from loadslice.serve.shell import Shell, warm_kernels
 from loadslice.spec.pipeline import Pipeline, check
 from loadslice.spec.work import Work
 
@@ -34,3 +36,23 @@ def test_a_number_the_core_cannot_hold_changes_nothing() -> None:
         return len(shell.take_events()), shell.cancel_all()
 
     assert asyncio.run(submitted()) == (0, 0)
+
+
+@pytest.mark.skipif(bool(os.environ.get("NUMBA_DISABLE_JIT")), reason="there is nothing to compile")
+def test_a_first_request_finds_everything_compiled() -> None:
+    async def compiled_by_a_request() -> tuple[int, int]:
+        pipeline = check(msgspec.yaml.decode(PIPELINE, type=Pipeline), "p")
+        tables = lower(pipeline, None, [])
+        warm_kernels(tables)
+        kernels = (desk.on_arrival, desk.on_cancel, desk.on_timer, desk.on_batch_done)
+        before = sum(len(kernel.signatures) for kernel in kernels)
+        state = fresh(tables, pipeline.max_requests)
+        clock = Clock()
+        shell = Shell(tables, state, clock, [].append, Metrics(pipeline, tables, state, clock), keep_events=True)
+        done = asyncio.get_running_loop().create_future()
+        shell.submit(Request(Work(), 0, 1, 2**62, None, -1, 0, None, None, 0, done))
+        shell.cancel_all()
+        return before, sum(len(kernel.signatures) for kernel in kernels)
+
+    before, after = asyncio.run(compiled_by_a_request())
+    assert before == after > 0

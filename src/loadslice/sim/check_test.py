@@ -6,8 +6,10 @@ import msgspec
 import polars as pl
 import pytest
 
+from loadslice.policy import events
 from loadslice.sim import journal as sim_journal
 from loadslice.sim.check import check
+from loadslice.sim.convert import convert
 from loadslice.sim.faults_test import TIMES, plan, run
 from loadslice.spec import journal
 from loadslice.spec.errors import InputError
@@ -83,14 +85,46 @@ def test_a_gap_in_the_events_is_one_readable_line(folder: Path) -> None:
         broken(folder)
 
 
-def test_a_journal_of_a_killed_run_is_seen(folder: Path) -> None:
+def test_a_journal_of_a_killed_run_says_what_to_do_and_is_checked_as_far_as_it_goes(folder: Path) -> None:
     head = journal.load(folder).head
-    write_bytes(folder / "journal.json", encode_json(msgspec.structs.replace(head, clean=False)))
-    assert broken(folder) == ["the run was closed in order"]
+    killed = msgspec.structs.replace(head, clean=False, requests=0, outcomes={}, span_ns=0, effects_sha256=None)
+    write_bytes(folder / "journal.json", encode_json(killed))
+    findings = check(journal.load(folder), folder)
+    assert [one.promise for one in findings if not one.held] == ["the run was closed in order"]
+    assert "Start the server again with another --journal" in findings[0].figure
+    assert {"every invariant of the state holds", "exactly one outcome per request"} <= {
+        one.promise for one in findings
+    }
 
 
-def test_another_schema_version_is_named(folder: Path) -> None:
+def test_another_schema_version_is_named_with_the_way_to_convert_it(folder: Path) -> None:
     head = journal.load(folder).head
     write_bytes(folder / "journal.json", encode_json(msgspec.structs.replace(head, schema="journal/9")))
-    with pytest.raises(InputError, match="'journal/9' is not 'journal/2'"):
+    with pytest.raises(InputError, match=f"'journal/9' is not '{journal.SCHEMA_VERSION}'.*--convert NEW_FOLDER"):
         journal.load(folder)
+    with pytest.raises(InputError, match="no way from 'journal/9'"):
+        convert(folder, folder / "new")
+
+
+@pytest.fixture
+def journal_1(folder: Path) -> Path:
+    """A journal as it was before arrivals had a tenant and a key, and the schema in which they do."""
+    written = pl.read_parquet(folder / "events.parquet")
+    written.select(["kind", "now_ns", *(f"a{number}" for number in range(9))]).write_parquet(folder / "events.parquet")
+    head = journal.load_head(folder)
+    write_bytes(folder / "journal.json", encode_json(msgspec.structs.replace(head, schema="journal/1")))
+    return folder
+
+
+def test_a_journal_1_is_converted_and_keeps_every_promise(journal_1: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    convert(journal_1, new)
+    assert broken(new) == []
+    arrivals = journal.load(new).events.filter(pl.col("kind") == events.ARRIVAL)
+    assert arrivals["a9"].unique().to_list() == [0]
+    assert arrivals["a10"].unique().to_list() == [-1]
+    assert (new / "latency.json").read_bytes() == (journal_1 / "latency.json").read_bytes()
+    with pytest.raises(InputError, match="is not empty"):
+        convert(journal_1, new)
+    with pytest.raises(InputError, match="is journal/2 already"):
+        convert(new, tmp_path / "newer")

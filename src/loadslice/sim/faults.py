@@ -30,7 +30,7 @@ def lower_faults(faults: list[Fault], pipeline: Pipeline) -> Int64s:
         engine = engines.index(fault.engine)
         start, end = round(fault.at_s * _NS_PER_S), round((fault.at_s + fault.for_s) * _NS_PER_S)
         if fault.kind in {"slow", "hang"}:
-            factor = fault.factor if fault.kind == "slow" else 0.0
+            factor = fault.factor if fault.factor is not None else 0.0
             changes += [(end, engine, PACE, 1_000_000), (start, engine, PACE, round(factor * 1_000_000))]
         elif fault.kind in {"down", "crash"}:
             changes += [(end, engine, UP, 0), (start, engine, DOWN, 0)]

@@ -1,7 +1,9 @@
 """Engines that misbehave and clients that leave, in virtual time."""
 
+import os
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import polars as pl
 import pytest
@@ -13,6 +15,8 @@ from loadslice.spec.faults import Clients, Fault, load_clients, load_faults
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
 from loadslice.spec.outcome import OUTCOMES, Outcome, Reason
 from loadslice.spec.pipeline import Breaker, Engine, Failover, Pipeline, Queue, Stage, check
+
+JIT = not os.environ.get("NUMBA_DISABLE_JIT")
 
 
 def plan(**stage: object) -> Pipeline:
@@ -127,6 +131,14 @@ def test_the_same_faults_and_clients_give_the_same_journal() -> None:
         ("[{at_s: 1, for_s: .nan, engine: npu, kind: down}]", "for_s nan"),
         ("[{at_s: 1, for_s: 1, engine: npu, kind: tired}]", "kind"),
         ("[{at_s: 1, for_s: 1, engine: npu, kind: slow, factor: 0}]", "factor: 0"),
+        ("[{at_s: 1, for_s: 1, engine: npu, kind: slow, factor: .nan}]", "factor: nan"),
+        ("[{at_s: 1, for_s: 1, engine: npu, kind: slow}]", "[0].factor: missing"),
+        ("[{at_s: 1, for_s: 1, engine: npu, kind: down, factor: 4}]", "factor: 4 says nothing of kind 'down'"),
+        ("[{at_s: .nan, for_s: 1, engine: npu, kind: down}]", "at_s nan"),
+        (
+            "[{at_s: 5, for_s: 1, engine: npu, kind: hang}, {at_s: 1, for_s: 5, engine: npu, kind: slow, factor: 2}]",
+            "[0]: engine 'npu' is 'slow' until 6 s by [1], so 'hang' cannot begin at 5 s",
+        ),
     ],
 )
 def test_a_fault_that_cannot_be_is_one_readable_line(tmp_path: Path, text: str, says: str) -> None:
@@ -135,6 +147,53 @@ def test_a_fault_that_cannot_be_is_one_readable_line(tmp_path: Path, text: str, 
     with pytest.raises(InputError) as caught:
         load_faults(path, plan())
     assert says in str(caught.value)
+
+
+def test_faults_that_do_not_meet_may_stand_in_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "faults.yaml"
+    path.write_text(
+        """
+        - {at_s: 2, for_s: 1, engine: npu, kind: hang}
+        - {at_s: 1, for_s: 1, engine: npu, kind: slow, factor: 2}
+        - {at_s: 1, for_s: 5, engine: npu, kind: wrong}
+        - {at_s: 1, for_s: 5, engine: cpu, kind: down}
+        """,
+        encoding="utf-8",
+    )
+    assert len(load_faults(path, plan())) == 4
+
+
+def test_a_million_requests_of_one_instant_are_all_answered() -> None:
+    frame = pl.DataFrame({"arrival_s": np.full(1_000_000 if JIT else 20_000, 5.0)})
+    shared = msgspec.structs.replace(TIMES, overhead_cpu_ms=1.0)
+    finished = simulate.run(simulate.prepare(frame, plan(), shared))
+    result = simulate.summarise(finished)
+    assert sum(result.outcomes.values()) == frame.height
+    assert result.outcomes["rejected"] == frame.height - result.outcomes["completed"] > 0
+
+
+def test_a_single_request_is_a_trace() -> None:
+    result = simulate.summarise(run(plan(), [], requests=1))
+    assert result.outcomes["completed"] == 1
+    assert result.latency_ms.p99 == 10.0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e12])
+def test_a_time_that_is_none_is_named_with_its_row(value: float) -> None:
+    with pytest.raises(InputError, match=r"trace row 2: arrival_s .* is not a time"):
+        simulate.prepare(pl.DataFrame({"arrival_s": [0.0, value]}), plan(), TIMES)
+
+
+def test_an_empty_trace_is_one_readable_line() -> None:
+    with pytest.raises(InputError, match="the trace is empty"):
+        simulate.prepare(pl.DataFrame({"arrival_s": []}), plan(), TIMES)
+
+
+def test_clients_whose_patience_has_no_end_are_one_readable_line(tmp_path: Path) -> None:
+    path = tmp_path / "clients.yaml"
+    path.write_text("{timeout_ms: 100, attempts: 100, backoff: {factor: 100}}", encoding="utf-8")
+    with pytest.raises(InputError, match=r"grows to .* over a day"):
+        load_clients(path)
 
 
 def test_clients_out_of_range_are_one_readable_line(tmp_path: Path) -> None:

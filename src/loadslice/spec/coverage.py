@@ -42,6 +42,8 @@ class FactSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     version: str
     basis: FactBasis
     method: str | None = None
+    opset_max: int | None = None
+    """The latest version of the standard operators that the facts hold for."""
     rules: list[OperatorRule]
     fused: dict[str, str] = {}
     """Patterns (`loadslice.graph.rewrites.patterns`) that the device runs whole, and what they become there."""

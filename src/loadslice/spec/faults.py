@@ -19,7 +19,16 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     kind: Literal["slow", "down", "hang", "crash", "wrong"]
     """slow: ``factor`` times the service time. down, crash: what runs fails, nothing starts. hang: what runs stands
     still, and so does what starts. wrong: answers come in time and are wrong."""
-    factor: float = 1.0
+    factor: float | None = None
+    """Only for slow, and needed there."""
+
+
+_ACTS_ON = {"slow": "pace", "hang": "pace", "down": "presence", "crash": "presence", "wrong": "answers"}
+"""Two faults of one engine that act on one thing may not overlap: the end of one would end the other."""
+
+_FACTOR_MAX = 1e6
+_AT_S_MAX = 1e9
+_WAIT_MS_MAX = 86_400_000
 
 
 class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -59,11 +68,31 @@ def load_faults(path: Path, pipeline: Pipeline) -> list[Fault]:
         place = f"{path}: [{index}]"
         if fault.engine not in pipeline.engines:
             raise InputError(f"{place}.engine: '{fault.engine}' is not an engine here ({', '.join(pipeline.engines)}).")
-        if not 0 <= fault.at_s <= 1e9 or not 0 < fault.for_s <= 1e9:
+        if not 0 <= fault.at_s <= _AT_S_MAX or not 0 < fault.for_s <= _AT_S_MAX:
             raise InputError(f"{place}: at_s {fault.at_s:g} and for_s {fault.for_s:g} must be times in seconds.")
-        if fault.kind == "slow" and not 0 < fault.factor <= 1e6:
-            raise InputError(f"{place}.factor: {fault.factor:g} is not between 0 and 1000000.")
+        if fault.kind == "slow" and fault.factor is None:
+            raise InputError(f"{place}.factor: missing. Say how many times slower, for instance `factor: 4`.")
+        if fault.kind != "slow" and fault.factor is not None:
+            raise InputError(f"{place}.factor: {fault.factor:g} says nothing of kind '{fault.kind}'. Leave it out.")
+        if fault.factor is not None and not 0 < fault.factor <= _FACTOR_MAX:
+            raise InputError(f"{place}.factor: {fault.factor:g} is not between 0 and {_FACTOR_MAX:.0f}.")
+    _refuse_overlaps(faults, path)
     return faults
+
+
+def _refuse_overlaps(faults: list[Fault], path: Path) -> None:
+    last: dict[tuple[str, str], int] = {}
+    for index in sorted(range(len(faults)), key=lambda index: faults[index].at_s):
+        fault = faults[index]
+        key = (fault.engine, _ACTS_ON[fault.kind])
+        before = last.get(key)
+        if before is not None and fault.at_s < faults[before].at_s + faults[before].for_s:
+            end_s = faults[before].at_s + faults[before].for_s
+            raise InputError(
+                f"{path}: [{index}]: engine '{fault.engine}' is '{faults[before].kind}' until {end_s:g} s by "
+                f"[{before}], so '{fault.kind}' cannot begin at {fault.at_s:g} s. Let one end before the next begins."
+            )
+        last[key] = index
 
 
 def load_clients(path: Path) -> Clients:
@@ -74,12 +103,15 @@ def load_clients(path: Path) -> Clients:
     """
     clients = decode_yaml(path, Clients)
     for key, value, low, high in (
-        ("timeout_ms", clients.timeout_ms, 0.001, 86_400_000),
+        ("timeout_ms", clients.timeout_ms, 0.001, _WAIT_MS_MAX),
         ("attempts", clients.attempts, 1, 100),
         ("disconnect_share", clients.disconnect_share, 0, 1),
-        ("backoff.base_ms", clients.backoff.base_ms, 0, 86_400_000),
+        ("backoff.base_ms", clients.backoff.base_ms, 0, _WAIT_MS_MAX),
         ("backoff.factor", clients.backoff.factor, 1, 100),
     ):
         if not low <= value <= high:
             raise InputError(f"{path}: {key}: {value:g} is not between {low:g} and {high:g}.")
+    longest_ms = clients.backoff.base_ms * clients.backoff.factor ** max(0, clients.attempts - 2)
+    if longest_ms > _WAIT_MS_MAX:
+        raise InputError(f"{path}: backoff: the wait before the last attempt grows to {longest_ms:g} ms, over a day.")
     return clients

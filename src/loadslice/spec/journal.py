@@ -6,6 +6,7 @@ While a live run goes on, the tables are in ``parts/``; a killed run leaves them
 Times are nanoseconds since the run began, on a clock that never goes back.
 """
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Literal
 
@@ -91,12 +92,35 @@ def load(folder: Path) -> Journal:
     Raises:
         InputError: Not a journal, of another schema version, or with columns missing.
     """
-    head = decode_json(folder / "journal.json", JournalHead)
+    head = load_head(folder)
     if head.schema != SCHEMA_VERSION:
         raise InputError(
             f"{folder}: journal schema '{head.schema}' is not '{SCHEMA_VERSION}'. "
-            "Record it again with `loadslice serve --journal`."
+            f"Write it anew with `loadslice check {folder} --convert NEW_FOLDER`."
         )
+    return load_tables(head, folder)
+
+
+def load_head(folder: Path) -> JournalHead:
+    """Read ``journal.json``, of whatever schema version.
+
+    Raises:
+        InputError: Not a journal.
+    """
+    return decode_json(folder / "journal.json", JournalHead)
+
+
+def load_tables(head: JournalHead, folder: Path, without: Container[str] = ()) -> Journal:
+    """Read the tables of a journal, a killed run's from its parts.
+
+    Args:
+        head: Of the same folder.
+        folder: Where it stands.
+        without: Columns that its schema version may lack.
+
+    Raises:
+        InputError: Unreadable, or with columns missing.
+    """
     tables = {}
     for name, columns in (("requests", REQUEST_COLUMNS), ("stages", STAGE_COLUMNS), ("events", EVENT_COLUMNS)):
         path = folder / f"{name}.parquet"
@@ -106,7 +130,7 @@ def load(folder: Path) -> Journal:
             tables[name] = _read(paths, f"{parts}/{name}-*.parquet") if paths else pl.DataFrame(schema=columns)
         else:
             tables[name] = _read([path], str(path))
-        missing = [column for column in columns if column not in tables[name].columns]
+        missing = [column for column in columns if column not in tables[name].columns and column not in without]
         if missing:
             raise InputError(f"{path}: column '{missing[0]}' is missing.")
     return Journal(head=head, **tables)

@@ -39,7 +39,7 @@ from loadslice.spec.files import resolve_model
 @click.option(
     "--timeout", type=Finite(1, 86_400), default=300.0, show_default=True, help="Seconds a compiler may take each time."
 )
-@click.option("--memory-gib", type=Finite(0.25, 4096), default=None, help="Bound on a compiler's memory.")
+@click.option("--memory-gib", type=Finite(1, 4096), default=None, help="Bound on a compiler's memory.")
 @click.option("--check", "checked", is_flag=True, help="Run the model once and compare every inferred shape with it.")
 @seed_option
 @json_option

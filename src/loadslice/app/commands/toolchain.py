@@ -94,7 +94,7 @@ def _installed_lines(found: Installed) -> Iterator[str]:
     help="Scalar operations a second of the CPU that runs what falls back; without it that time is unknown.",
 )
 @click.option("--timeout", type=Finite(1, 86_400), default=300.0, show_default=True, help="Seconds it may take.")
-@click.option("--memory-gib", type=Finite(0.25, 4096), default=None, help="Bound on its memory.")
+@click.option("--memory-gib", type=Finite(1, 4096), default=None, help="Bound on its memory.")
 @json_option
 @out_option
 def compile_(

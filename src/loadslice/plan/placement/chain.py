@@ -54,29 +54,32 @@ def place_chain(problem: Problem, segments: Sequence[int], mains: Sequence[int])
     count = len(mains) + 1
     assert of_op.min(initial=0) >= 0
     assert of_op.max(initial=0) == count - 1
+    segment = of_op.tolist()
     for cut, main in enumerate(mains):
         tensor = problem.tensors[main]
         assert tensor.maker != HOST
-        assert of_op[tensor.maker] == cut
-        assert any(reader != HOST and of_op[reader] == cut + 1 for reader in tensor.readers)
+        assert segment[tensor.maker] == cut
+        assert any(reader != HOST and segment[reader] == cut + 1 for reader in tensor.readers)
     segment_ns = np.zeros((count, problem.devices), np.int64)
     np.add.at(segment_ns, of_op, problem.op_ns)
-    main_change = _changes(problem, [[main] for main in mains])
-    sides: list[list[int]] = [[] for _ in mains]
+    main_change = _changes(problem, range(count - 1), mains, count - 1)
+    side_cuts: list[int] = []
+    sides: list[int] = []
     for t, tensor in enumerate(problem.tensors):
-        inside = [int(of_op[reader]) for reader in tensor.readers if reader != HOST]
+        inside = [segment[reader] for reader in tensor.readers if reader != HOST]
         if tensor.maker == HOST:
             if len(set(inside)) == 1:
                 segment_ns[inside[0]] += problem.move_ns[t]
             continue
-        home = int(of_op[tensor.maker])
+        home = segment[tensor.maker]
         if HOST in tensor.readers:
             segment_ns[home] += problem.move_ns[t]
         for cut in range(home, max(inside, default=home)):
             if mains[cut] != t:
-                sides[cut].append(t)
+                side_cuts.append(cut)
+                sides.append(t)
     bound, free = best_chain(np.minimum(segment_ns, FOREVER_NS), main_change)
-    charged = main_change + _changes(problem, sides)
+    charged = main_change + _changes(problem, side_cuts, sides, count - 1)
     _, paid = best_chain(np.minimum(segment_ns, FOREVER_NS), charged)
     value, path = min(((latency_ns(problem, path[of_op]), path) for path in (free, paid)), key=lambda pair: pair[0])
     return Placement(path[of_op], value, min(bound, value), "chain")
@@ -101,12 +104,12 @@ def place_segments(problem: Problem, segments: Sequence[int], mains: Sequence[in
     return Placement(device, best.value_ns, min(bound, best.value_ns), f"chain and {closer.method}")
 
 
-def _changes(problem: Problem, crossing: Sequence[Sequence[int]]) -> Int64:
-    """``[cuts, from, to]``: the crossing tensors go down one link and up another; those the host reads are down."""
-    found = np.zeros((len(crossing), problem.devices, problem.devices), np.int64)
-    for cut, tensors in enumerate(crossing):
-        for t in tensors:
-            down_ns = 0 if HOST in problem.tensors[t].readers else problem.move_ns[t][:, None]
-            found[cut] += down_ns + problem.move_ns[t][None, :]
+def _changes(problem: Problem, at: Sequence[int], tensors: Sequence[int], cuts: int) -> Int64:
+    """``[cuts, from, to]``: crossing tensors go down one link and up another; those the host reads are down already."""
+    found = np.zeros((cuts, problem.devices, problem.devices), np.int64)
+    crossing = np.asarray(tensors, np.int64)
+    move_ns = problem.move_ns[crossing]
+    down_ns = np.where(problem.to_host[crossing, None], 0, move_ns)
+    np.add.at(found, np.asarray(at, np.int64), down_ns[:, :, None] + move_ns[:, None, :])
     found[:, np.arange(problem.devices), np.arange(problem.devices)] = 0
     return np.minimum(found, FOREVER_NS)

@@ -13,6 +13,9 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
+NEAR = 0.9
+"""Of the memory bound; a process that has used more than this was stopped by it."""
+
 
 class RefusedError(Exception):
     """The toolchain will not take this model; the message is for the user."""
@@ -28,14 +31,15 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     try:
         document = answer(request)
     except RefusedError as error:
-        document = {"error": str(error)}
+        document = {"error": str(error), **_cause(request.get("memory_bytes"))}
     except MemoryError:
         document = {"error": "out of memory", "kind": "memory"}
     except OSError as error:
         document = {"error": error.strerror or str(error), "kind": "disk" if error.errno == 28 else "os"}
     except Exception as error:  # noqa: BLE001 - vendors' exceptions have no common base
         traceback.print_exc()
-        document = {"error": f"{type(error).__name__}: {last_line(str(error))}"}
+        text = last_line(str(error)).removeprefix(f"{type(error).__name__}: ")
+        document = {"error": f"{type(error).__name__}: {text}", **_cause(request.get("memory_bytes"))}
     json.dump(document, out)
     out.flush()
     # Some of these libraries crash while they are torn down, after the answer is out.
@@ -50,6 +54,15 @@ def _bound_memory(limit_bytes: Any) -> None:
         if limit_bytes:
             resource.setrlimit(resource.RLIMIT_DATA, (int(limit_bytes), int(limit_bytes)))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _cause(limit_bytes: Any) -> dict[str, str]:
+    """Whether memory was the trouble: a library that catches its failed allocations reports something else."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/status", encoding="utf-8") as stream:  # noqa: PTH123
+        used = next(int(line.split()[1]) * 1024 for line in stream if line.startswith("VmData"))
+        if limit_bytes and used > NEAR * int(limit_bytes):
+            return {"kind": "memory"}
+    return {}
 
 
 def last_line(text: str) -> str:

@@ -15,6 +15,8 @@ from ask_protocol import RefusedError, last_line, serve, versions  # type: ignor
 TRACE = "qnn_op_trace.json"
 PROVIDER = "QNNExecutionProvider"
 
+_NOISE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:|Fatal error: |/\S+:\d+ .*?\) (?=[A-Z])")
+
 _RENAMED = re.compile(r"(_token_\d+|/duplicated|/MatMulAddFusion|_new_reshape)$")
 """What ONNX Runtime appends to a node's name when it copies, fuses or moves it on the way to the compiler."""
 
@@ -73,7 +75,13 @@ def _session(ort: Any, devices: Any, model: str, folder: Path, provider: dict[st
     try:
         return ort.InferenceSession(model, options)
     except Exception as error:
-        raise RefusedError(last_line(str(error))) from error
+        raise RefusedError(_plain(str(error))) from error
+
+
+def _plain(message: str) -> str:
+    """ONNX Runtime's message without its error code, our temporary path and the place in its source."""
+    text = _NOISE.sub("", last_line(message))
+    return text.rpartition(" was false. ")[2].strip()
 
 
 def _trace(folder: Path, options: dict[str, str]) -> dict[str, Any]:

@@ -1,0 +1,103 @@
+"""`loadslice squeeze`: how far the hardware that is here goes."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from loadslice.app import squeeze_data, squeeze_text
+from loadslice.app.output import Finite, check_folder, emit, json_option, say, seed_option
+from loadslice.backends.base import open_backend
+from loadslice.spec.errors import InputError, MissingExtraError
+from loadslice.spec.files import resolve_model
+from loadslice.spec.functions import load_function
+from loadslice.spec.pipeline import Engine
+from loadslice.spec.variant import TARGETS, Target
+
+
+@click.command(
+    "squeeze", epilog="Example: loadslice squeeze model.onnx --data recorded/ --target cpu-int8 --floor 'cosine>=0.99'"
+)
+@click.argument("model")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Recorded inputs: a folder of .npz files (an array per model input), a pipeline file, or a trace.",
+)
+@click.option(
+    "--inputs", type=click.Path(path_type=Path), help="With a trace: the folder or pipeline its inputs are in."
+)
+@click.option(
+    "--target", "targets", multiple=True, type=click.Choice([*TARGETS, "all"]), default=("all",), show_default=True,
+    help="What to build for; repeats.",
+)  # fmt: skip
+@click.option(
+    "--floor", metavar="METRIC>=X", help="The least a variant must reach: cosine, top1, sqnr_db or --metric's."
+)
+@click.option(
+    "--metric",
+    metavar="FILE.py:FUNCTION",
+    help="A function (outputs, labels) -> number, higher is better; without labels.json it gets the source's outputs.",
+)
+@click.option("--seconds", type=Finite(1, 86_400), default=30.0, show_default=True, help="Time for timing, in all.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help="Folder to keep variants in; default: out/squeeze/ and the model's name.",
+)
+@json_option
+@seed_option
+def command(
+    model: str,
+    data: Path,
+    inputs: Path | None,
+    targets: tuple[str, ...],
+    floor: str | None,
+    metric: str | None,
+    seconds: float,
+    out: Path | None,
+    as_json: bool,
+    seed: int,
+) -> int:
+    """How far does the hardware I own go?
+
+    From one MODEL (an .onnx file, or package:NAME/PATH) a variant per target, proved on inputs that it was not
+    calibrated on, timed against ONNX Runtime as it comes. Nothing is shipped below the floor; when nothing can be, the
+    best found is shown and the exit code is 3.
+    """
+    path = resolve_model(model, Path.cwd())
+    squeeze = _room()
+    session = open_backend("onnxruntime").load(path, Engine(backend="onnxruntime"))
+    infos = session.inputs
+    session.close()
+    score = None if metric is None else _score(metric)
+    found = squeeze_data.read(data, inputs, path, infos)
+    folder = out or Path("out") / "squeeze" / path.stem
+    check_folder(folder)
+    wanted: list[Target] = [target for target in TARGETS if target in targets or "all" in targets]
+    order = squeeze.Order(
+        source=path, recorded=found, targets=wanted, out=folder, floor=floor, score=score, seconds=seconds, seed=seed
+    )
+    result = squeeze.squeeze(order, say)
+    emit(result, as_json=as_json, text=lambda: squeeze_text.lines(result))
+    say(f"kept in {folder}")
+    return 0 if any(variant.shipped for variant in result.variants) else 3
+
+
+def _room() -> Any:
+    """The room with its tools, which are an extra."""
+    try:
+        from loadslice.variants import squeeze
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("squeeze", f"loadslice squeeze ({error.name})") from error
+    return squeeze
+
+
+def _score(reference: str) -> tuple[str, Any]:
+    file, colon, name = reference.rpartition(":")
+    path = Path(file)
+    if not colon or path.suffix != ".py":
+        raise InputError(f"--metric '{reference[:80]}' is not like 'metrics.py:accuracy'.")
+    return name, load_function(f"{path.stem}:{name}", path.resolve().parent)

@@ -1,0 +1,236 @@
+"""What is built for the processor: the source fused, bf16, and INT8 and INT4 in every scheme that has won somewhere.
+
+None of the schemes wins everywhere (measured: plain static INT8 on convolutions with ReLU, NNCF on transformers, bf16
+on text recognition, block-wise INT4 on decoders), so all that fit the model are built and what they cost is measured.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadslice.backends.base import Session, open_backend
+from loadslice.spec.pipeline import Engine
+from loadslice.spec.variant import (
+    Calibration,
+    CalibrationTrial,
+    KeepStep,
+    LayerSensitivity,
+    Precision,
+    Scheme,
+)
+from loadslice.variants import coverage, layers, nncf_tools, ort_tools
+from loadslice.variants.bench import Artefact, Workbench, mean_cosine
+from loadslice.variants.metrics import Judge, Outputs, differences
+from loadslice.variants.prepare import HEAVY
+from loadslice.variants.recorded import CALIBRATION_MAX, Recorded
+
+RANDOM_SEEDS = (0, 1, 2)
+"""Random calibration sets that coverage is compared with; three show how far chance alone goes."""
+
+TRIAL_INPUTS_MAX = 64
+RANKING_INPUTS = 6
+RECOVERED_ENOUGH = 0.9
+
+SOURCE = Scheme(weight_bits=32, activation_bits=32, tool="none")
+BF16 = Scheme(weight_bits=16, activation_bits=16, tool="none")
+
+
+def static_scheme(operators: Sequence[str] = HEAVY, calibrator: str = "minmax") -> Scheme:
+    """ONNX Runtime's QDQ: signed weights per channel, unsigned activations."""
+    return Scheme(
+        weight_bits=8, activation_bits=8, tool=ort_tools.VERSION, activation_scales="static", per_channel=True,
+        symmetric=True, calibrator=calibrator, operators=list(operators),
+    )  # fmt: skip
+
+
+def calibration(bench: Workbench, sizes: int = CALIBRATION_MAX) -> tuple[Recorded, Any, Calibration]:
+    """Choose a calibration set by what comes of it.
+
+    Coverage and three random draws are each calibrated on, the same INT8 model is built from each and run on held-out
+    inputs; the best is used.
+
+    Returns:
+        The set, the ranges taken from it, and the record of the choice.
+    """
+    judged = bench.held_out.take(range(min(len(bench.held_out), TRIAL_INPUTS_MAX)))
+    source = bench.source_outputs[: len(judged)]
+    judge = Judge("sqnr_db", source, judged)
+    found: list[tuple[float, CalibrationTrial, Recorded, Any]] = []
+    choices: list[tuple[str, int | None, list[int]]] = [("coverage", None, coverage.by_coverage(bench.pool, sizes))]
+    if len(bench.pool) > sizes:
+        choices += [("random", seed, coverage.at_random(bench.pool, sizes, seed)) for seed in RANDOM_SEEDS]
+    for method, seed, indices in choices:
+        chosen = bench.pool.take(indices)
+        ranges = ort_tools.calibrate(bench.prepared.path, chosen.feeds)
+        path = ort_tools.quantise(bench.prepared.path, ranges, bench.folder / "trial.onnx", only=bench.prepared.heavy)
+        outputs = _run(bench, path, judged)
+        trial = CalibrationTrial(
+            method=method,  # type: ignore[arg-type]
+            seed=seed,
+            inputs=len(chosen),
+            sqnr_db=judge.sqnr_db(outputs),
+            metric=mean_cosine(source, outputs),
+        )
+        found.append((judge.mark(outputs), trial, chosen, ranges))
+    _, best, chosen, ranges = max(found, key=lambda one: one[0])
+    trials = [one[1] for one in found]
+    record = Calibration(
+        method=best.method, inputs=chosen.names, sha256=chosen.sha256(), trials=trials, finding=_finding(trials)
+    )
+    return chosen, ranges, record
+
+
+def precise(bench: Workbench, targets: Sequence[str]) -> list[Artefact]:
+    """The source, fused, at its own precision and in bf16."""
+    found = []
+    if "cpu-fp32" in targets:
+        found.append(Artefact("fp32-fused", "cpu-fp32", bench.prepared.path, SOURCE))
+    if "cpu-bf16" in targets:
+        found.append(Artefact("bf16", "cpu-bf16", bench.prepared.path, BF16))
+    return found
+
+
+def int8(bench: Workbench, chosen: Recorded, ranges: Any) -> list[Artefact]:
+    """Every INT8 scheme that fits the model, none of its layers kept."""
+    model, heavy = bench.prepared.path, bench.prepared.heavy
+    percentile, operators = static_scheme(calibrator="percentile"), static_scheme(["all"])
+    dynamic = Scheme(
+        weight_bits=8, activation_bits=8, tool=ort_tools.VERSION, activation_scales="dynamic", per_channel=True,
+        symmetric=True, operators=["MatMul", "Gemm"],
+    )  # fmt: skip
+    nncf = Scheme(
+        weight_bits=8, activation_bits=8, tool=nncf_tools.VERSION, activation_scales="static", per_channel=True,
+        symmetric=True, calibrator="nncf", operators=["all"],
+    )  # fmt: skip
+    blocks = Scheme(
+        weight_bits=8, activation_bits=32, tool=ort_tools.VERSION, symmetric=True, group_size=ort_tools.INT4_BLOCK,
+        operators=["MatMul"],
+    )  # fmt: skip
+    weights = Scheme(weight_bits=8, activation_bits=32, tool=nncf_tools.VERSION, per_channel=True, symmetric=True)
+    made = [
+        bench.attempt("int8-static", "cpu-int8", static_scheme(), lambda out: ort_tools.quantise(
+            model, ranges, out, only=heavy)),
+        bench.attempt("int8-percentile", "cpu-int8", percentile, lambda out: ort_tools.quantise(
+            model, ort_tools.calibrate(model, chosen.feeds, method="percentile"), out, only=heavy)),
+        bench.attempt("int8-all-operators", "cpu-int8", operators, lambda out: ort_tools.quantise(
+            model, ort_tools.calibrate(model, chosen.feeds, all_operators=True), out, all_operators=True)),
+        bench.attempt("int8-nncf", "cpu-int8", nncf, lambda out: nncf_tools.quantise(
+            model, chosen.feeds, out, attention=bench.prepared.attention), ".xml"),
+    ]  # fmt: skip
+    if _multiplies(bench):
+        made += [
+            bench.attempt("int8-dynamic", "cpu-int8", dynamic, lambda out: ort_tools.quantise_dynamic(model, out)),
+            bench.attempt("int8-blocks", "cpu-int8", blocks, lambda out: ort_tools.quantise_blocks(model, out, bits=8)),
+            bench.attempt("int8-weights", "cpu-int8", weights, lambda out: nncf_tools.compress_weights(
+                model, out, bits=8), ".xml"),
+        ]  # fmt: skip
+    return [one for one in made if one is not None]
+
+
+def int4(bench: Workbench) -> list[Artefact]:
+    """Weights of matrix products in blocks; a model without such has no INT4 variant."""
+    if not _multiplies(bench):
+        bench.notes.append("cpu-int4: the model has no MatMul with stored weights; nothing to store in 4 bits.")
+        return []
+    blocks = Scheme(
+        weight_bits=4, activation_bits=32, tool=ort_tools.VERSION, symmetric=True, group_size=ort_tools.INT4_BLOCK,
+        operators=["MatMul"],
+    )  # fmt: skip
+    groups = Scheme(
+        weight_bits=4, activation_bits=32, tool=nncf_tools.VERSION, symmetric=True, group_size=nncf_tools.GROUP_SIZE
+    )
+    model = bench.prepared.path
+    made = [
+        bench.attempt("int4-blocks", "cpu-int4", blocks, lambda out: ort_tools.quantise_blocks(model, out, bits=4)),
+        bench.attempt(
+            "int4-groups", "cpu-int4", groups, lambda out: nncf_tools.compress_weights(model, out, bits=4), ".xml"
+        ),
+    ]
+    return [one for one in made if one is not None]
+
+
+def keep_worst(bench: Workbench, plain: Artefact, ranges: Any) -> tuple[list[Artefact], Precision]:
+    """The three steps on plain static INT8: how its output differs, which layers do it, what keeping them gives back.
+
+    Returns:
+        The first rung of the ladder that gives back half of what was lost and the first that meets the floor (or the
+        best there is), with the record of all.
+    """
+    whole = bench.source_outputs
+    outputs = _run(bench, plain.path, bench.held_out)
+    differs = differences(whole, outputs, bench.held_out)
+    ranked = layers.rank(
+        bench.prepared, plain.path, ranges, bench.pool.feeds[:RANKING_INPUTS], lambda path: _open(bench, path)
+    )
+    lost = mean_cosine(whole, outputs)
+    steps: list[KeepStep] = [_step(bench, 0, outputs, lost)]
+    made: list[tuple[KeepStep, Artefact]] = []
+    for count in layers.rungs(len(ranked)):
+        artefact = _kept(bench, ranked, count, ranges)
+        if artefact is None:
+            continue
+        steps.append(_step(bench, count, _run(bench, artefact.path, bench.held_out), lost))
+        made.append((steps[-1], artefact))
+        enough = (steps[-1].recovered_share or 0.0) >= RECOVERED_ENOUGH or steps[-1].recovered_share is None
+        if enough and (steps[-1].metric or 0.0) >= bench.floor.least:
+            break
+    half = next((one for step, one in made if (step.recovered_share or 0.0) >= 0.5), None)
+    good = next((one for step, one in made if step.metric is not None and step.metric >= bench.floor.least), None)
+    best = max(made, key=lambda pair: pair[0].recovered_share or 0.0)[1] if made else None
+    wanted = {one.name: one for one in (half, good or best) if one is not None}
+    return list(wanted.values()), Precision(plain=plain.name, differences=differs, layers=ranked, keep=steps)
+
+
+def _kept(bench: Workbench, ranked: Sequence[LayerSensitivity], count: int, ranges: Any) -> Artefact | None:
+    worst = [one.layer for one in ranked[:count]]
+    others = [name for name in bench.prepared.heavy if name not in worst]
+    return bench.attempt(
+        f"int8-keep{count}", "cpu-int8", static_scheme(),
+        lambda out: ort_tools.quantise(bench.prepared.path, ranges, out, only=others), kept=worst,
+    )  # fmt: skip
+
+
+def _step(bench: Workbench, count: int, outputs: Sequence[Outputs], plain_cosine: float) -> KeepStep:
+    own = mean_cosine(bench.source_outputs, outputs)
+    return KeepStep(
+        kept=count,
+        sqnr_db=bench.judge.sqnr_db(outputs),
+        metric=bench.judge.mark(outputs),
+        cosine=own,
+        recovered_share=layers.recovered_share(plain_cosine, own, 1.0),
+    )
+
+
+def _open(bench: Workbench, path: Path) -> Session:
+    return open_backend("onnxruntime").load(path, Engine(backend="onnxruntime", threads=bench.cores))
+
+
+def _run(bench: Workbench, path: Path, inputs: Recorded) -> list[Outputs]:
+    session = _open(bench, path)
+    try:
+        return [session.run(feeds) for feeds in inputs.feeds]
+    finally:
+        session.close()
+
+
+def _multiplies(bench: Workbench) -> bool:
+    return any(kind in {"MatMul", "Gemm"} for kind in bench.prepared.kinds.values())
+
+
+def _finding(trials: Sequence[CalibrationTrial]) -> str:
+    """Whether coverage beat chance: only when it is better than every random draw."""
+    covered = next(trial for trial in trials if trial.method == "coverage")
+    drawn = [trial.sqnr_db for trial in trials if trial.method == "random" and trial.sqnr_db is not None]
+    if not drawn:
+        return "all inputs that may be calibrated on were used: there was nothing to choose."
+    if covered.sqnr_db is None:
+        return "the quantised model equals the source on these inputs."
+    spread = f"random {min(drawn):.2f} to {max(drawn):.2f} dB (median {np.median(drawn):.2f})"
+    said = f"coverage {covered.sqnr_db:.2f} dB, {spread}, {covered.inputs} inputs each"
+    if covered.sqnr_db > max(drawn):
+        return f"coverage beat every random draw: {said}."
+    if covered.sqnr_db < min(drawn):
+        return f"every random draw beat coverage: {said}; the best was used."
+    return f"no difference beyond chance: {said}; the best was used."

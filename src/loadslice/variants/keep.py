@@ -1,0 +1,164 @@
+"""From proofs to variants: words for each candidate, and the files of those that ship."""
+
+import shutil
+from typing import Any
+
+import msgspec
+
+from loadslice.spec.files import Stamp, encode_json, replacing, sha256_file, stamp, write_bytes
+from loadslice.spec.variant import (
+    Calibration,
+    EnvironmentLock,
+    Manifest,
+    MetricFigure,
+    Throughput,
+    Timing,
+    Variant,
+    sha256_files,
+)
+from loadslice.variants import accelerators
+from loadslice.variants.bench import Artefact, Failure, Proof, Workbench
+from loadslice.variants.order import Order
+
+MANIFEST_SCHEMA = "variant/1"
+TOOLS = ("onnxruntime", "openvino", "nncf", "onnx", "onnxslim", "onnx-ir", "numpy")
+
+
+class Keeper:
+    """Turns proofs into variants, and keeps the files of those that ship."""
+
+    def __init__(self, bench: Workbench, order: Order, calibration: Calibration | None, lock: EnvironmentLock) -> None:
+        self._bench, self._order, self._calibration, self._lock = bench, order, calibration, lock
+        self._source_mark = bench.judge.mark(bench.source_outputs)
+
+    def stamp(self, schema: str) -> Stamp:
+        """Of every file written."""
+        return stamp(schema, inputs={"model": self._order.source}, seed=self._order.seed, tools=TOOLS)
+
+    def measured(
+        self,
+        proof: Proof,
+        timings: list[Timing],
+        flow: list[Throughput],
+        winners: dict[str, Proof],
+        speed: dict[str, float],
+    ) -> Variant:
+        """A proof as a variant; the winner of its target ships when it is faster than the untuned model."""
+        best = timings[0]
+        winner = winners.get(proof.artefact.target)
+        fast = best.speedup_vs_untuned > 1.0
+        shipped = winner is proof and fast
+        variant = Variant(
+            name=f"{self._order.source.stem}-{proof.name}",
+            target=proof.artefact.target,
+            path=None,
+            sha256=None,
+            engine=best.engine,
+            scheme=proof.artefact.scheme,
+            speedup_vs_untuned=best.speedup_vs_untuned,
+            metric=self._figure(proof.metric),
+            sqnr_db=proof.sqnr_db,
+            kept_layers=list(proof.artefact.kept),
+            shipped=shipped,
+            why=self._why(proof, winner, best, speed),
+            timings=timings,
+            throughput=flow,
+            bytes_on_disk=sum(path.stat().st_size for path in proof.artefact.files),
+        )
+        return self._keep(variant, proof.artefact, None) if shipped else variant
+
+    def unproven(self, artefact: Artefact, recipe: dict[str, Any] | None) -> Variant:
+        """Built for a device that is not here."""
+        judged = accelerators.judged_on_cpu(self._bench, artefact)
+        mark, sqnr, said = judged if judged is not None else (None, None, "no held-out input fits its shape")
+        checked = "not run" if mark is None else f"{mark:.4f} ({said}, ONNX Runtime on the processor)"
+        name = said.split()[0] if mark is not None else self._bench.judge.name
+        own = name == self._bench.judge.name
+        variant = Variant(
+            name=f"{self._order.source.stem}-{artefact.name}",
+            target=artefact.target,
+            path=None,
+            sha256=None,
+            engine=recipe["engine"] if recipe else None,
+            scheme=artefact.scheme,
+            speedup_vs_untuned=None,
+            metric=MetricFigure(
+                name=name,
+                source=self._source_mark if own else 1.0,
+                variant=mark,
+                labelled=own and self._bench.judge.labelled,
+                inputs=self._bench.judge.inputs,
+            ),
+            sqnr_db=sqnr,
+            shipped=False,
+            why=f"unverified: no such device here. Its numbers: {checked}.",
+            bytes_on_disk=sum(path.stat().st_size for path in artefact.files),
+        )
+        return self._keep(variant, artefact, recipe)
+
+    def failed(self, failure: Failure) -> Variant:
+        """What could not be built or run."""
+        return Variant(
+            name=f"{self._order.source.stem}-{failure.name}",
+            target=failure.target,
+            path=None,
+            sha256=None,
+            engine=None,
+            scheme=failure.scheme,
+            speedup_vs_untuned=None,
+            metric=self._figure(None),
+            sqnr_db=None,
+            shipped=False,
+            why=failure.why,
+        )
+
+    def _figure(self, mark: float | None) -> MetricFigure:
+        judge = self._bench.judge
+        return MetricFigure(
+            name=judge.name, source=self._source_mark, variant=mark, labelled=judge.labelled, inputs=judge.inputs
+        )
+
+    def _why(self, proof: Proof, winner: Proof | None, best: Timing, speed: dict[str, float]) -> str:
+        floor = self._bench.floor
+        if proof.metric < floor.least:
+            return f"{floor.metric} {proof.metric:.4f} is below the floor {floor}."
+        assert winner is not None
+        if winner is not proof:
+            theirs, own = speed[winner.name], speed[proof.name]
+            return f"meets the floor; {winner.name} is faster or better ({theirs:.2f}x against {own:.2f}x)."
+        if best.speedup_vs_untuned <= 1.0:
+            return f"meets the floor, but is not faster than the untuned model ({best.speedup_vs_untuned:.2f}x)."
+        return f"fastest {proof.artefact.target} that meets the floor {floor}."
+
+    def _keep(self, variant: Variant, artefact: Artefact, recipe: dict[str, Any] | None) -> Variant:
+        """Write the artefact, its recipe and its manifest into a folder named after the target; the manifest last."""
+        folder = self._order.out / variant.target
+        manifest = folder / (f"{variant.name}.json" if variant.target == "npu-int8" else "manifest.json")
+        manifest.unlink(missing_ok=True)
+        kept = []
+        for path in artefact.files:
+            target = folder / f"{variant.name}{path.suffix}"
+            with replacing(target) as temporary:
+                shutil.copyfile(path, temporary)
+            kept.append(target)
+        if recipe is not None:
+            write_bytes(folder / "recipe.json", encode_json(recipe))
+        variant = msgspec.structs.replace(
+            variant,
+            path=str(kept[0]),
+            sha256=sha256_files(kept),
+            files={path.name: sha256_file(path) for path in kept},
+            recipe=str(folder / "recipe.json") if recipe is not None else None,
+        )
+        document = Manifest(
+            variant=variant,
+            source=str(self._order.source),
+            source_sha256=sha256_file(self._order.source),
+            floor=str(self._bench.floor),
+            calibration_sha256=self._calibration.sha256 if self._calibration else None,
+            calibration_inputs=len(self._calibration.inputs) if self._calibration else None,
+            environment=self._lock,
+            stamp=self.stamp(MANIFEST_SCHEMA),
+        )
+        write_bytes(manifest, encode_json(document))
+        return variant

@@ -1,0 +1,99 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loadslice.backends.base import TensorInfo
+from loadslice.spec.errors import InputError
+from loadslice.variants import recorded
+from loadslice.variants.recorded import of_folder, split, weighted
+
+INFOS = [TensorInfo("x", np.dtype(np.float32), (None, 3))]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for index in range(8):
+        np.savez(tmp_path / f"in{index}.npz", x=np.full((1, 3), index, np.float32), text=np.array("beside"))
+    return tmp_path
+
+
+def test_files_are_read_in_the_order_of_their_names_and_extra_arrays_are_left_out(folder: Path) -> None:
+    found = of_folder(folder, INFOS)
+    assert found.names == [f"in{index}" for index in range(8)]
+    assert list(found.feeds[2]) == ["x"]
+    assert found.labels is None
+
+
+def test_labels_are_matched_by_name_and_a_missing_one_is_named(folder: Path) -> None:
+    (folder / "labels.json").write_text(json.dumps({f"in{index}": index for index in range(8)}))
+    assert of_folder(folder, INFOS).labels == list(range(8))
+    (folder / "labels.json").write_text(json.dumps({"in0": 1}))
+    with pytest.raises(InputError, match=r"no label for 'in1' \(7 of 8"):
+        of_folder(folder, INFOS)
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((1, 4), np.float32), "in3: input 'x' has shape 1x4, it must be \\?x3"),
+        (np.zeros((1, 3), np.float64), "in3: input 'x' is float64, it must be float32"),
+        (np.array([[1, np.nan, np.inf]], np.float32), "in3: input 'x' has 2 values that are NaN or infinite"),
+        (np.zeros((0, 3), np.float32), "in3: input 'x' is empty"),
+    ],
+)
+def test_an_input_that_the_model_cannot_take_is_named(folder: Path, array: np.ndarray, message: str) -> None:
+    np.savez(folder / "in3.npz", x=array)
+    with pytest.raises(InputError, match=message):
+        of_folder(folder, INFOS)
+
+
+def test_one_constant_in_every_file_is_refused(tmp_path: Path) -> None:
+    for index in range(4):
+        np.savez(tmp_path / f"{index}.npz", x=np.full((1, 3), 0.5, np.float32))
+    with pytest.raises(InputError, match=r"'x' is 0.5 everywhere in all 4 files"):
+        of_folder(tmp_path, INFOS)
+
+
+def test_a_folder_without_inputs_or_with_a_damaged_one_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read, no such file"):
+        of_folder(folder / "absent", INFOS)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="0 inputs; at least two"):
+        of_folder(tmp_path / "empty", INFOS)
+    whole = (folder / "in1.npz").read_bytes()
+    (folder / "in1.npz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"in1\.npz"):
+        of_folder(folder, INFOS)
+
+
+def test_a_trace_weighs_the_inputs_it_names_and_drops_the_others(folder: Path) -> None:
+    found = weighted(of_folder(folder, INFOS), {"in1": 5, "in4.npz": 2, "elsewhere": 9}, "--data t.parquet")
+    assert found.names == ["in1", "in4"]
+    assert found.counts.tolist() == [5.0, 2.0]
+
+
+def test_a_trace_that_names_none_of_the_inputs_is_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"t.parquet: its column `input` names a, b; 0 of 8"):
+        weighted(of_folder(folder, INFOS), {"a": 1, "b": 1}, "--data t.parquet")
+
+
+def test_no_input_is_both_calibrated_on_and_judged_by(folder: Path) -> None:
+    pool, held_out = split(of_folder(folder, INFOS), seed=3)
+    assert set(pool.names) | set(held_out.names) == {f"in{index}" for index in range(8)}
+    assert not set(pool.names) & set(held_out.names)
+
+
+def test_both_parts_get_short_and_long_inputs() -> None:
+    feeds = [{"x": np.zeros((1, size))} for size in [1] * 10 + [100] * 10]
+    everything = recorded.Recorded([str(i) for i in range(20)], feeds, np.ones(20), None)
+    for part in split(everything, seed=0):
+        assert sum(one["x"].size == 100 for one in part.feeds) == 5
+
+
+def test_the_hash_of_a_set_changes_with_any_value(folder: Path) -> None:
+    before = of_folder(folder, INFOS)
+    np.savez(folder / "in0.npz", x=np.full((1, 3), 0.25, np.float32))
+    assert of_folder(folder, INFOS).sha256() != before.sha256()
+    assert before.sha256() == before.take(range(8)).sha256()

@@ -1,0 +1,278 @@
+"""From one source model to a proven variant per target: build, prove, time, choose, keep.
+
+The rules: an artefact is judged on the runtime that serves it, on inputs that were not calibrated on; nothing is
+shipped below its floor, nor when the untuned model is as fast; every speed-up is against ONNX Runtime as it comes, in
+turns; what could not be run here says so and is not shipped.
+"""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from loadslice.backends.base import open_backend
+from loadslice.spec.errors import InputError
+from loadslice.spec.files import encode_json, sha256_file, write_bytes
+from loadslice.spec.pipeline import Engine
+from loadslice.spec.variant import (
+    Buckets,
+    Calibration,
+    Precision,
+    Squeeze,
+    Target,
+    Throughput,
+    Timing,
+    Variant,
+)
+from loadslice.variants import accelerators, buckets, cpu, environment, tune
+from loadslice.variants import timing as times
+from loadslice.variants.bench import UNTUNED, Artefact, Failure, Proof, Workbench
+from loadslice.variants.keep import Keeper
+from loadslice.variants.metrics import Judge, default_floor, parse_floor
+from loadslice.variants.order import Order
+from loadslice.variants.prepare import check_memory, prepare
+from loadslice.variants.recorded import Recorded, split
+
+SCHEMA = "squeeze/1"
+
+SAME_SPEED = 0.97
+"""Within three per cent times are a draw, and the better answers win."""
+
+SAME_ANSWERS_DB = 60.0
+"""A simplified model that differs by more is not used: fp32 kernels alone make 100 dB and more."""
+
+
+def squeeze(order: Order, tell: Callable[[str], None]) -> Squeeze:
+    """Do it.
+
+    Args:
+        order: What is asked for.
+        tell: Is told what is going on.
+
+    Returns:
+        Everything that was tried; files of what was shipped lie in ``order.out``.
+
+    Raises:
+        InputError: The model, the inputs, the metric or the place to keep results cannot be used.
+        MissingExtraError: A quantiser is not installed.
+    """
+    check_memory(order.source)
+    with tempfile.TemporaryDirectory(prefix="loadslice-squeeze-") as folder:
+        bench = _workbench(order, Path(folder), tell)
+        proofs: list[Proof] = []
+        artefacts, calibration, precision = _artefacts(bench, order.targets)
+        for artefact in artefacts:
+            for engine in bench.cpu_engines(artefact):
+                tell(f"proving {artefact.name} on {engine.backend}")
+                proof = bench.prove(artefact, engine)
+                if proof is not None:
+                    proofs.append(proof)
+        return _finish(bench, order, _real(bench, proofs), calibration, precision)
+
+
+def _workbench(order: Order, folder: Path, tell: Callable[[str], None]) -> Workbench:
+    pool, held_out = split(order.recorded, order.seed)
+    name = order.score[0] if order.score else "top1" if order.recorded.labels is not None else "cosine"
+    floor = parse_floor(order.floor) if order.floor else None
+    if floor is not None:
+        if order.score and floor.metric != order.score[0]:
+            raise InputError(f"--floor {order.floor}: the metric given with --metric is called '{order.score[0]}'.")
+        name = floor.metric
+    # The name is checked before anything is built.
+    Judge(name, [], Recorded([], [], np.ones(1), None), order.score[1] if order.score else None)
+    tell(f"running the source on {len(held_out)} held-out inputs")
+    session = open_backend("onnxruntime").load(order.source, Engine(backend="onnxruntime", threads=0))
+    try:
+        outputs = [session.run(feeds) for feeds in held_out.feeds]
+    finally:
+        session.close()
+    judge = Judge(name, outputs, held_out, order.score[1] if order.score else None)
+    own = judge.mark(outputs)
+    floor = floor or default_floor(judge, own)
+    notes: list[str] = []
+    if own < floor.least:
+        notes.append(
+            f"the source model itself has {floor.metric} {own:.4g}, below the floor {floor}: no variant can pass."
+        )
+    prepared = prepare(order.source, folder / "source.onnx")
+    notes += prepared.notes
+    if len(held_out) < 20:
+        notes.append(f"only {len(held_out)} inputs to judge by: give more, a metric of so few is a rough one.")
+    lock = environment.lock()
+    offer = environment.cpu_offer(lock)
+    if offer.int8 is None:
+        notes.append("this processor lists no instructions for 8-bit products: INT8 may be slower than fp32.")
+    if (offer.numa_nodes or 1) > 1:
+        notes.append(
+            f"{offer.numa_nodes} memory nodes: run under `numactl --cpunodebind=0 --membind=0` for one of them."
+        )
+    return Workbench(
+        source=order.source, prepared=prepared, folder=folder, pool=pool, held_out=held_out, judge=judge, floor=floor,
+        source_outputs=list(outputs), cpu=offer, tell=tell, notes=notes,
+    )  # fmt: skip
+
+
+def _artefacts(
+    bench: Workbench, targets: Sequence[Target]
+) -> tuple[list[Artefact], Calibration | None, Precision | None]:
+    found = cpu.precise(bench, targets)
+    calibration = precision = None
+    if "cpu-int8" in targets and not bench.prepared.heavy:
+        bench.notes.append("cpu-int8: no Conv, MatMul or Gemm with stored weights; nothing to quantise.")
+    elif "cpu-int8" in targets:
+        bench.tell("choosing a calibration set: coverage against random draws")
+        chosen, ranges, calibration = cpu.calibration(bench)
+        made = cpu.int8(bench, chosen, ranges)
+        found += made
+        plain = next((one for one in made if one.name == "int8-static"), None)
+        if plain is not None:
+            bench.tell("looking for the layers that lose the most")
+            kept, precision = cpu.keep_worst(bench, plain, ranges)
+            found += kept
+    if "cpu-int4" in targets:
+        found += cpu.int4(bench)
+    return found, calibration, precision
+
+
+def _real(bench: Workbench, proofs: Sequence[Proof]) -> list[Proof]:
+    """Leave out bf16 where the runtime computed something else, and a fusion that changed the answers."""
+    kept = []
+    for proof in proofs:
+        scheme, target = proof.artefact.scheme, proof.artefact.target
+        if target == "cpu-bf16" and proof.computed != "bf16":
+            why = f"this processor has no bf16: {proof.engine.backend} computed {proof.computed}."
+            bench.failures.append(Failure(proof.name, target, scheme, why))
+        elif target == "cpu-fp32" and proof.sqnr_db is not None and proof.sqnr_db < SAME_ANSWERS_DB:
+            why = f"fusing changed the answers ({proof.sqnr_db:.0f} dB)."
+            bench.failures.append(Failure(proof.name, target, scheme, why))
+        else:
+            kept.append(proof)
+    return kept
+
+
+def _finish(
+    bench: Workbench, order: Order, proofs: list[Proof], calibration: Calibration | None, precision: Precision | None
+) -> Squeeze:
+    measured = _measure(bench, proofs, order.seconds)
+    base, timings, flow, winners, speed = measured
+    others = accelerators.build(bench, order.targets, order.recorded)
+    found_buckets = _buckets(bench, order)
+    lock = environment.lock()
+    keeper = Keeper(bench, order, calibration, lock)
+    variants = [
+        keeper.measured(proof, timings[proof.name], flow.get(proof.name, []), winners, speed) for proof in proofs
+    ]
+    variants += [keeper.unproven(artefact, recipe) for artefact, recipe in others]
+    variants += [keeper.failed(failure) for failure in bench.failures]
+    result = Squeeze(
+        model=str(order.source),
+        sha256=sha256_file(order.source),
+        floor=str(bench.floor),
+        untuned=base,
+        cpu=bench.cpu,
+        variants=_with_front(variants),
+        calibration=calibration,
+        precision=precision,
+        buckets=found_buckets,
+        environment=lock,
+        notes=bench.notes,
+        stamp=keeper.stamp(SCHEMA),
+    )
+    write_bytes(order.out / "squeeze.json", encode_json(result))
+    return result
+
+
+class _Measured(NamedTuple):
+    untuned: Timing
+    timings: dict[str, list[Timing]]
+    """By proof, fastest setting first."""
+    throughput: dict[str, list[Throughput]]
+    winners: dict[str, Proof]
+    """By target."""
+    speed: dict[str, float]
+
+
+def _measure(bench: Workbench, proofs: Sequence[Proof], seconds: float) -> _Measured:
+    """Time all candidates in turns, then the settings of each target's best."""
+    bench.tell(f"timing {len(proofs)} candidates against the untuned model")
+    base = tune.untuned(bench)
+    contenders = [bench.contender(proof) for proof in proofs]
+    try:
+        rounds = times.in_turns([*base.contenders, *contenders], seconds / 2)
+    finally:
+        for one in contenders:
+            one.session.close()
+    speed = {one.name: one.speedup(base.untuned, base.one_thread).best[0] for one in contenders}
+    timings = {
+        proof.name: [tune.as_timing(one, base, proof.engine, rounds)]
+        for proof, one in zip(proofs, contenders, strict=True)
+    }
+    untuned = msgspec.structs.replace(
+        tune.as_timing(base.untuned, base, UNTUNED, rounds), speedup_vs_untuned=1.0, basis="wall"
+    )
+    if any(timing[0].basis == "processor" for timing in timings.values()):
+        bench.notes.append(
+            "other processes held the processors while times were taken: some speed-ups are ratios of processor time, and "
+            "throughput is a rehearsal. Run again on a quiet machine."
+        )
+    winners = _winners(bench, proofs, speed)
+    flow: dict[str, list[Throughput]] = {}
+    try:
+        for proof in winners.values():
+            bench.tell(f"tuning {proof.name}")
+            timings[proof.name] = tune.settings(bench, proof, base, seconds / 2 / len(winners))
+            flow[proof.name] = tune.throughput(bench, proof, base, seconds)
+    finally:
+        base.close()
+    return _Measured(untuned, timings, flow, winners, speed)
+
+
+def _winners(bench: Workbench, proofs: Sequence[Proof], speed: dict[str, float]) -> dict[str, Proof]:
+    """Per target the fastest that meets the floor; of those as fast, the one with the best answers."""
+    winners: dict[str, Proof] = {}
+    for target in dict.fromkeys(proof.artefact.target for proof in proofs):
+        good = [one for one in proofs if one.artefact.target == target and one.metric >= bench.floor.least]
+        if good:
+            fastest = max(speed[one.name] for one in good)
+            level = [one for one in good if speed[one.name] >= SAME_SPEED * fastest]
+            winners[target] = max(level, key=lambda one: float("inf") if one.sqnr_db is None else one.sqnr_db)
+    return winners
+
+
+def _buckets(bench: Workbench, order: Order) -> Buckets | None:
+    bench.tell("choosing shape buckets")
+    recorded, runtimes = order.recorded, ("onnxruntime", "openvino")
+    try:
+        return buckets.measure(
+            bench.prepared.path, recorded, bench.held_out, bench.judge,
+            lambda path, runtime: tune.load_at(path, runtime, bench), bench.folder, runtimes,
+        )  # fmt: skip
+    except InputError as error:
+        bench.notes.append(f"shape buckets: {error}")
+        return None
+
+
+def _with_front(variants: Sequence[Variant]) -> list[Variant]:
+    """Mark what nothing else measured beats in both speed and quality; fastest first."""
+
+    def beaten(one: Variant) -> bool:
+        return any(
+            other.speedup_vs_untuned >= one.speedup_vs_untuned
+            and _quality(other) >= _quality(one)
+            and (other.speedup_vs_untuned > one.speedup_vs_untuned or _quality(other) > _quality(one))
+            for other in variants
+            if other.speedup_vs_untuned is not None and one.speedup_vs_untuned is not None
+        )
+
+    marked = [
+        msgspec.structs.replace(one, on_front=one.speedup_vs_untuned is not None and not beaten(one))
+        for one in variants
+    ]
+    return sorted(marked, key=lambda one: (not one.shipped, -(one.speedup_vs_untuned or 0.0), one.name))
+
+
+def _quality(variant: Variant) -> float:
+    return float("inf") if variant.sqnr_db is None else variant.sqnr_db

@@ -1,0 +1,138 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nncf", reason="the extra 'squeeze' is not installed")
+pytest.importorskip("onnxslim", reason="the extra 'squeeze' is not installed")
+pytest.importorskip("openvino", reason="the extra 'squeeze' is not installed")
+
+from loadslice.backends.base import open_backend
+from loadslice.spec.errors import InputError
+from loadslice.spec.pipeline import Engine
+from loadslice.spec.variant import Squeeze, Target, load_manifest
+from loadslice.variants import recorded, specimen
+from loadslice.variants.metrics import Score
+from loadslice.variants.order import Order
+from loadslice.variants.squeeze import squeeze
+
+
+def run(
+    folder: Path, targets: list[Target], *, floor: str | None = None, score: Score | None = None, fragile: bool = False
+) -> Squeeze:
+    model = specimen.write_model(folder / "small.onnx", fragile=fragile)
+    session = open_backend("onnxruntime").load(model, Engine(backend="onnxruntime"))
+    found = recorded.of_folder(specimen.write_inputs(folder / "inputs", 20), session.inputs)
+    own = None if score is None else ("mine", score)
+    order = Order(model, found, targets, folder / "out", floor=floor, score=own, seconds=0.2)
+    return squeeze(order, lambda text: None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("squeeze")
+
+
+@pytest.fixture(scope="module")
+def fragile(folder: Path) -> Squeeze:
+    """A model that plain INT8 ruins, squeezed to INT8 with a floor that plain INT8 misses."""
+    return run(folder, ["cpu-int8"], floor="cosine>=0.99", fragile=True)
+
+
+def test_nothing_below_the_floor_ships_and_only_one_per_target(fragile: Squeeze) -> None:
+    shipped = [one for one in fragile.variants if one.shipped]
+    assert len(shipped) <= 1
+    for one in fragile.variants:
+        assert one.metric.variant is not None
+        if one.metric.variant < 0.99:
+            assert not one.shipped
+            assert "below the floor" in one.why
+
+
+def test_plain_int8_fails_on_the_fragile_layer_and_keeping_it_gives_back_most(fragile: Squeeze) -> None:
+    assert fragile.precision is not None
+    worst = fragile.precision.layers[0]
+    assert worst.alone_db is not None
+    assert worst.alone_db < 15
+    plain, one_kept = fragile.precision.keep[:2]
+    assert plain.cosine < 0.99
+    assert one_kept.kept == 1
+    assert one_kept.recovered_share is not None
+    assert one_kept.recovered_share > 0.5
+
+
+def test_kept_layers_are_the_worst_and_stay_in_float(fragile: Squeeze) -> None:
+    assert fragile.precision is not None
+    kept = next(one for one in fragile.variants if one.kept_layers)
+    assert kept.kept_layers == [one.layer for one in fragile.precision.layers[: len(kept.kept_layers)]]
+
+
+def test_every_speedup_is_measured_and_the_front_is_not_empty(fragile: Squeeze) -> None:
+    measured = [one for one in fragile.variants if one.speedup_vs_untuned is not None]
+    assert measured
+    assert all(one.timings and one.timings[0].rounds >= 5 for one in measured)
+    assert any(one.on_front for one in measured)
+    assert fragile.untuned.speedup_vs_untuned == 1.0
+
+
+def test_calibration_names_its_inputs_and_none_of_them_was_judged_by(fragile: Squeeze, folder: Path) -> None:
+    assert fragile.calibration is not None
+    assert 1 <= len(fragile.calibration.inputs) <= 10
+    assert fragile.variants[0].metric.inputs == 20 - len(fragile.calibration.inputs)
+
+
+def test_buckets_hold_all_recorded_requests(fragile: Squeeze) -> None:
+    assert fragile.buckets is not None
+    assert fragile.buckets.distinct_shapes == 3
+    assert sum(bucket.share for bucket in fragile.buckets.buckets) == pytest.approx(1.0)
+    assert all(bucket.compile_s.keys() == {"onnxruntime", "openvino"} for bucket in fragile.buckets.buckets)
+
+
+def test_what_is_not_here_is_built_unverified_with_a_recipe_and_never_shipped(tmp_path: Path) -> None:
+    result = run(tmp_path, ["gpu-fp16", "gpu-tensorrt", "npu-int8"])
+    assert {one.target for one in result.variants} == {"gpu-fp16", "gpu-tensorrt", "npu-int8"}
+    for one in result.variants:
+        assert not one.shipped
+        assert one.speedup_vs_untuned is None
+        assert "unverified" in one.why
+        assert one.path is not None
+        assert Path(one.path).is_file()
+    for target in ("gpu-fp16", "gpu-tensorrt"):
+        recipe = (tmp_path / "out" / target / "recipe.json").read_text()
+        assert '"verified": false' in recipe
+    assert "image:16x3x48x48" in (tmp_path / "out" / "gpu-tensorrt" / "recipe.json").read_text()
+
+
+def test_a_manifest_proves_its_file_and_a_changed_file_is_refused(tmp_path: Path) -> None:
+    result = run(tmp_path, ["gpu-fp16"])
+    path = tmp_path / "out" / "gpu-fp16" / "manifest.json"
+    manifest = load_manifest(path)
+    assert manifest.variant == result.variants[0]
+    assert manifest.source_sha256 == result.sha256
+    assert manifest.environment.packages.keys() >= {"onnxruntime", "openvino", "nncf"}
+    with Path(str(result.variants[0].path)).open("ab") as stream:
+        stream.write(b"x")
+    with pytest.raises(InputError, match=r"its SHA-256 is .* Run `loadslice squeeze` again"):
+        load_manifest(path)
+
+
+def test_a_floor_nobody_meets_ships_nothing_and_shows_the_best(tmp_path: Path) -> None:
+    result = run(tmp_path, ["cpu-int4"], floor="sqnr_db>=199")
+    assert not any(one.shipped for one in result.variants)
+    assert any("below the floor sqnr_db>=199" in one.why for one in result.variants)
+    assert not list((tmp_path / "out").glob("cpu-int4/*"))
+
+
+def test_a_metric_of_the_users_own_decides(tmp_path: Path) -> None:
+    def flattering(outputs: list, source: list) -> float:
+        pairs = zip(outputs, source, strict=True)
+        return float(np.mean([given["scores"].argmax() == wanted["scores"].argmax() for given, wanted in pairs]))
+
+    result = run(tmp_path, ["cpu-fp32"], score=flattering)
+    assert result.floor == "mine>=0.995"
+    assert all(one.metric.variant == 1.0 for one in result.variants)
+
+
+def test_a_floor_for_another_metric_than_the_one_given_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the metric given with --metric is called 'mine'"):
+        run(tmp_path, ["cpu-fp32"], floor="cosine>=0.9", score=lambda outputs, source: 1.0)
