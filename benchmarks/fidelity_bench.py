@@ -9,8 +9,10 @@ one every plan is served in a process of its own and gets the same stretches of 
 predicted is measured before. The machine wants to be quiet; what else it did stands in the result.
 """
 
+import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 import click
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from benchmarks import load_average_1m
@@ -58,11 +61,12 @@ class Lengths(NamedTuple):
     profile_s: float
     """Of one session of one plan."""
     sessions: int
+    rehearsals: int
     stretch_s: float
     repeats: int
 
 
-FULL, QUICK = Lengths(8.0, 3, 12.0, 3), Lengths(4.0, 2, 5.0, 2)
+FULL, QUICK = Lengths(8.0, 3, 2, 10.0, 3), Lengths(4.0, 2, 1, 4.0, 2)
 
 
 @dataclass(slots=True)
@@ -76,7 +80,7 @@ class Subject:
     frame: pl.DataFrame
     """The whole trace, inputs named."""
     sessions: list[LatencyTable] = field(default_factory=list)
-    overhead: Overhead | None = None
+    rehearsals: list[Overhead] = field(default_factory=list)
     table: LatencyTable | None = None
     chosen: pace.Pace | None = None
     played: fidelity.Session | None = None
@@ -137,27 +141,28 @@ def choose_pace(found: list[Subject]) -> None:
         subject.chosen = pace.choose_pace(half, plans, cores=usable_cores(), seed=SEED, given=given)
 
 
-def rehearse(found: list[Subject]) -> None:
+def rehearse(found: list[Subject], lengths: Lengths) -> None:
     """Learn what requests cost outside the engines, with the trace's beginning."""
-    for subject in found:
-        assert subject.chosen is not None
-        studied = Studied(subject.plan, subject.folder, table=subject.table)
-        keep(subject.table, studied.folder, "latency.json")
-        rate_per_s = subject.frame.height / float(subject.frame["arrival_s"].to_numpy()[-1]) * subject.chosen.speed
-        traffic = study_plan.rehearsal(subject.frame, 1 / rate_per_s)
-        subject.overhead, said = study_plan.rehearse(studied, subject.inputs, traffic)
-        say(f"rehearse {subject.plan.name}: {said}")
+    for number in range(lengths.rehearsals):
+        for subject in found:
+            assert subject.chosen is not None
+            studied = Studied(subject.plan, subject.folder / f"rehearsal-{number + 1}", table=subject.table)
+            keep(subject.table, studied.folder, "latency.json")
+            rate_per_s = subject.frame.height / float(subject.frame["arrival_s"].to_numpy()[-1]) * subject.chosen.speed
+            traffic = study_plan.rehearsal(subject.frame, 1 / rate_per_s)
+            overhead, said = study_plan.rehearse(studied, subject.inputs, traffic)
+            subject.rehearsals.append(overhead)
+            say(f"rehearsal {number + 1} {subject.plan.name}: {said}")
 
 
 def predict(found: list[Subject], lengths: Lengths, seed: int) -> None:
     """Say what the live runs will show."""
-    drift = _drift(found)
     for subject in found:
         assert subject.table is not None
-        assert subject.overhead is not None
         assert subject.chosen is not None
-        table = study_plan.with_overhead(subject.table, subject.overhead)
-        subject.table = msgspec.structs.replace(table, drift=_with_spread(table.drift, drift))
+        alike = [other for other in found if other.kind == subject.kind]
+        table = study_plan.with_overhead(subject.table, study_plan.pooled(subject.rehearsals))
+        subject.table = msgspec.structs.replace(table, drift=_drift(table.drift, alike, found))
         keep(subject.table, subject.folder, "latency.json")
         subject.played = fidelity.session(
             subject.frame, stretch_s=lengths.stretch_s, speed=subject.chosen.speed, count=STRETCHES
@@ -168,26 +173,36 @@ def predict(found: list[Subject], lengths: Lengths, seed: int) -> None:
         say(f"predict {subject.plan.name} at {subject.chosen.speed:g}: {said}")
 
 
-def _drift(found: list[Subject]) -> Drift:
-    """How far this machine's runs differ, from every plan's sessions and rehearsals."""
-    apart = [speeds(subject.sessions) for subject in found if subject.kind == "real engines"]
-    spreads = [float(np.var(one, ddof=1)) for one in apart if one is not None and len(one) > 1]
-    fronts = [np.log(np.median(subject.overhead.front.samples)) for subject in found if subject.overhead is not None]
-    freedom = sum(len(subject.sessions) - 1 for subject in found if subject.kind == "real engines")
+def _drift(own: Drift | None, alike: list[Subject], found: list[Subject]) -> Drift:
+    """A plan's slow periods, with what is known from all plans of how far the machine's runs differ.
+
+    Args:
+        own: Of the plan's profile.
+        alike: Plans whose engines the machine speeds up and slows down alike, its own among them.
+        found: All plans: what is beside the engines is the same server.
+    """
+    engines, freedom = _spread([speeds(subject.sessions) for subject in alike])
+    fronts = [
+        np.log([np.median(overhead.front.samples or [1.0]) for overhead in subject.rehearsals]) for subject in found
+    ]
+    beside, beside_freedom = _spread(fronts)
     return Drift(
-        period_ms=1.0,
-        likeness=0.0,
-        between_runs=float(np.sqrt(np.mean(spreads))) if spreads else None,
-        overhead_between_runs=min(1.0, float(np.std(fronts, ddof=1))) if len(fronts) > 1 else None,
-        runs=max(2, freedom + 1),
+        period_ms=own.period_ms if own is not None else 1.0,
+        likeness=own.likeness if own is not None else 0.0,
+        between_runs=engines,
+        overhead_between_runs=None if beside is None else min(1.0, beside),
+        runs=max(2, 1 + max(freedom, beside_freedom)),
     )
 
 
-def _with_spread(own: Drift | None, machine: Drift) -> Drift:
-    """A plan's slow periods with the machine's differences between runs."""
-    if own is None:
-        return machine
-    return msgspec.structs.replace(machine, period_ms=own.period_ms, likeness=own.likeness)
+def _spread(groups: Sequence[npt.NDArray[np.float64] | None]) -> tuple[float | None, int]:
+    """Standard deviation within groups, pooled over them, and its degrees of freedom."""
+    several = [group for group in groups if group is not None and len(group) > 1]
+    freedom = sum(len(group) - 1 for group in several)
+    if freedom == 0:
+        return None, 0
+    squares = sum(float(np.sum((group - group.mean()) ** 2)) for group in several)
+    return float(np.sqrt(squares / freedom)), freedom
 
 
 def serve(found: list[Subject], lengths: Lengths) -> None:
@@ -275,7 +290,7 @@ def measure(out: Path, lengths: Lengths, *, only: tuple[str, ...] = (), seed: in
     simulate.warm()
     profile(found, lengths)
     choose_pace(found)
-    rehearse(found)
+    rehearse(found, lengths)
     predict(found, lengths, seed)
     serve(found, lengths)
     sources = {"trace": TRACE} | {subject.plan.name: subject.plan.path for subject in found}
@@ -344,8 +359,14 @@ def command(quick: bool, only: tuple[str, ...], seed: int, as_json: bool, out: P
     emit(document, as_json=as_json, text=lambda: lines(document))
 
 
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; exit code 2 for bad input, 1 for a plan that could not be served."""
+    """Run the command; exit code 2 for bad input, 1 for a plan that could not be served, 130 when interrupted."""
+    # However it is ended, its server must not outlive it.
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         command.main(arguments, prog_name="python -m benchmarks.fidelity_bench", standalone_mode=False)
     except (InputError, OutputError, click.ClickException) as error:
@@ -354,6 +375,9 @@ def main(arguments: list[str] | None = None) -> int:
     except ServerError as error:
         click.echo(f"fidelity: {error}", err=True)
         return 1
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("fidelity: interrupted", err=True)
+        return 130
     return 0
 
 

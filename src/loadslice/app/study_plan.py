@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -159,6 +159,15 @@ def _of_rows(requests: pl.DataFrame, stages: pl.DataFrame, sent: pl.DataFrame) -
 def _latencies_ms(rows: pl.DataFrame) -> dict[int, float]:
     done = rows.filter(pl.col("outcome") == "completed")
     return dict(zip(done["row"].to_list(), done["latency_ms"].to_list(), strict=True))
+
+
+def pooled(overheads: Sequence[Overhead]) -> Overhead:
+    """What several rehearsals found, as one."""
+    front, handover = (
+        _distribution(np.concatenate([np.array(times.samples, np.float64) for times in found]))
+        for found in ([one.front for one in overheads], [one.handover for one in overheads])
+    )
+    return Overhead(front, handover, float(np.mean([one.cpu_ms for one in overheads])))
 
 
 def _distribution(times_ms: compare.Float64s) -> Milliseconds:

@@ -134,7 +134,11 @@ def _because(said: str, memory_bytes: int, plain: str | None = None) -> str:
             f": out of memory within its bound of {memory_bytes / 2**30:.1f} GiB. "
             "Give it more with --memory-gib, or compile a smaller part of the model."
         )
-    text = (plain or said).strip()[:STDERR_SHOWN].rstrip(".")
+    text = (plain or said).strip()
+    if len(text) > STDERR_SHOWN:
+        whole = text[:STDERR_SHOWN].rpartition(". ")[0]
+        text = whole or f"{text[:STDERR_SHOWN]} ..."
+    text = text.rstrip(".!")
     return f": {text}." if text else "."
 
 

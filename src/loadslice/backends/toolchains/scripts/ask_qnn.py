@@ -15,7 +15,9 @@ from ask_protocol import RefusedError, last_line, serve, versions  # type: ignor
 TRACE = "qnn_op_trace.json"
 PROVIDER = "QNNExecutionProvider"
 
-_NOISE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:|Fatal error: |/\S+:\d+ .*?\) (?=[A-Z])")
+_NOISE = re.compile(
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:|Fatal error: |/\S+:\d+ .*?\) (?=[A-Z])"
+)
 
 _RENAMED = re.compile(r"(_token_\d+|/duplicated|/MatMulAddFusion|_new_reshape)$")
 """What ONNX Runtime appends to a node's name when it copies, fuses or moves it on the way to the compiler."""
