@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from loadslice.policy import columns as c
 from loadslice.policy import desk, events, invariants
-from loadslice.policy.deadlines import hint_ns
-from loadslice.policy.live import service_ns
+from loadslice.policy.routing import hint_ns, service_ns
 from loadslice.policy.tables import State, fresh, lower
 from loadslice.policy.watch import Watch, follow
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
@@ -223,8 +222,8 @@ class Run:
         for engine, (old_ns, new_ns) in enumerate(zip(hints_ns, self.hints_ns(), strict=True)):
             came = any(effect[c.F_KIND] == c.PLACED and effect[c.F_B] == engine for effect in effects)
             learned = (self.state.learned_ns[:, engine] != before.learned_ns[:, engine]).any() or (
-                self.state.scale_ppm[:, engine] != before.scale_ppm[:, engine]
-            ).any()
+                self.state.engines[engine, c.N_SCALE_PPM] != before.engines[engine, c.N_SCALE_PPM]
+            )
             assert came or learned or new_ns <= old_ns, "(14) a hint does not grow while the backlog drains"
 
     def effects(self) -> list[Effect]:
