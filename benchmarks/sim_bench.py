@@ -9,6 +9,7 @@ import polars as pl
 from loadslice.policy import columns as c
 from loadslice.policy import desk
 from loadslice.policy.tables import fresh, lower
+from loadslice.policy.versions import NO_KEY
 from loadslice.sim import simulate
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import (
@@ -87,10 +88,10 @@ def live_decision_us(engines: int) -> float:
     pipeline, latency = fleet(engines)
     tables = lower(pipeline, latency)
     state = fresh(tables, DECISIONS)
-    desk.on_arrival(0, tables, state, 0, 1, c.FOREVER, 1, 0, -1, -1, 0)
+    desk.on_arrival(0, tables, state, 0, 1, c.FOREVER, 1, 0, -1, -1, 0, 1, 0, NO_KEY)
     started = time.perf_counter()
     for tag in range(1, DECISIONS):
-        desk.on_arrival(tag * 1000, tables, state, tag, 1, c.FOREVER, 1, 0, -1, -1, 0)
+        desk.on_arrival(tag * 1000, tables, state, tag, 1, c.FOREVER, 1, 0, -1, -1, 0, 1, 0, NO_KEY)
     return 1e6 * (time.perf_counter() - started) / DECISIONS
 
 

@@ -18,7 +18,7 @@ from loadslice.policy.live import learn
 from loadslice.policy.queues import unlink
 from loadslice.policy.retries import deposit, withdraw
 from loadslice.policy.routing import FAILED, REJECTED, place, start_clock
-from loadslice.policy.versions import NO_KEY, lane_for, set_step, turn_back, version_for
+from loadslice.policy.versions import lane_for, set_step, turn_back, version_for
 from loadslice.spec.outcome import Outcome, Reason
 
 CANCELLED = int(Outcome.CANCELLED)
@@ -66,9 +66,9 @@ def on_arrival(
     tokens: int,
     source: int,
     precision: int,
-    attempt: int = 1,
-    tenant: int = 0,
-    key: int = NO_KEY,
+    attempt: int,
+    tenant: int,
+    key: int,
 ) -> int:
     """A request has arrived.
 
@@ -86,7 +86,7 @@ def on_arrival(
         precision: Lowest precision that will do, index into PRECISIONS.
         attempt: Which attempt the client says this is, 1 the first; a repeated one spends from the retry budget.
         tenant: Index into the tables' tenants, 0 for whoever has no guarantee.
-        key: Requests of one key get the same version while a canary's share grows; NO_KEY: each on its own.
+        key: Requests of one key get the same version while a canary's share grows; `versions.NO_KEY`: each on its own.
 
     Returns:
         Row of the request, or REFUSED when it was refused at the door (its OUTCOME is among the effects).

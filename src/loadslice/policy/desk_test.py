@@ -7,6 +7,7 @@ import pytest
 from loadslice.policy import columns as c
 from loadslice.policy import desk, invariants
 from loadslice.policy.tables import State, Tables, fresh, lower
+from loadslice.policy.versions import NO_KEY
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import (
@@ -52,6 +53,8 @@ class Desk:
         tokens: int = -1,
         source: int = -1,
         precision: int = 0,
+        tenant: int = 0,
+        key: int = NO_KEY,
     ) -> list[tuple[int, ...]]:
         tag = self.tag
         self.tag += 1
@@ -67,6 +70,9 @@ class Desk:
             tokens,
             source,
             precision,
+            1,
+            tenant,
+            key,
         )
         return self.effects()
 

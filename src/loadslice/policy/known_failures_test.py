@@ -9,6 +9,7 @@ import pytest
 from loadslice.policy import columns as c
 from loadslice.policy import desk, invariants
 from loadslice.policy.desk_test import MS, TWIN, Desk, dispatches, entry, one_stage, outcomes, placements
+from loadslice.policy.versions import NO_KEY
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import Accept, Batch, Breaker, ClassLimits, Engine, Failover, Pipeline, Queue, Retry, Stage
@@ -408,7 +409,7 @@ def test_a_client_that_comes_back_pays_nothing_in() -> None:
     run = Desk(msgspec.structs.replace(plan, retry=Retry(budget=1.0, per_s=0, reserve=3)))
     refused = []
     for number in range(50):
-        desk.on_arrival(0, run.tables, run.state, number, 1, c.FOREVER, 1, 0, -1, -1, 0, 2)
+        desk.on_arrival(0, run.tables, run.state, number, 1, c.FOREVER, 1, 0, -1, -1, 0, 2, 0, NO_KEY)
         refused += outcomes(run.effects())
     assert [tag for tag, _, _ in refused] == list(range(3, 50))
     assert {reason for _, _, reason in refused} == {Reason.RETRY_BUDGET}

@@ -280,7 +280,7 @@ def warm_kernels(tables: Tables) -> None:
     results = np.ones((state.members.shape[1], 2), np.int64)
     # With the attempt, as `submit` calls it: a default that is left out is another signature, compiled for the first
     # request while all others wait.
-    desk.on_arrival(0, tables, state, 0, 0, c.FOREVER, 1, 0, -1, -1, 0, 1)
+    desk.on_arrival(0, tables, state, 0, 0, c.FOREVER, 1, 0, -1, -1, 0, 1, 0, NO_KEY)
     desk.on_timer(0, tables, state)
     desk.on_batch_done(0, tables, state, -1, 0, results)
     desk.on_batch_failed(0, tables, state, -1, 0)
