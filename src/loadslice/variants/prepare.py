@@ -13,7 +13,7 @@ from onnx import helper
 
 from loadslice.backends import probe
 from loadslice.graph import census
-from loadslice.graph.load import load
+from loadslice.graph.load import MODEL_BYTES_MAX, load
 from loadslice.spec.errors import InputError, MissingExtraError
 
 HEAVY = ("Conv", "MatMul", "Gemm")
@@ -55,6 +55,11 @@ def check_memory(path: Path) -> None:
         InputError: Not a model, or too large.
     """
     _, dtypes = census.weights(load(path))
+    if sum(dtypes.values()) > MODEL_BYTES_MAX:
+        raise InputError(
+            f"{path}: {sum(dtypes.values())} bytes of weights; models are squeezed up to {MODEL_BYTES_MAX}, what one ONNX "
+            "file can hold."
+        )
     needed = COPIES_IN_MEMORY * sum(dtypes.values())
     limit = probe.memory_limit_bytes()
     available = min(psutil.virtual_memory().available, limit or psutil.virtual_memory().total)

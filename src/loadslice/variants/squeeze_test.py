@@ -136,3 +136,14 @@ def test_a_metric_of_the_users_own_decides(tmp_path: Path) -> None:
 def test_a_floor_for_another_metric_than_the_one_given_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the metric given with --metric is called 'mine'"):
         run(tmp_path, ["cpu-fp32"], floor="cosine>=0.9", score=lambda outputs, source: 1.0)
+
+
+def test_what_no_longer_passes_does_not_stay_on_disk(tmp_path: Path) -> None:
+    assert any(one.shipped or one.path for one in run(tmp_path, ["gpu-fp16", "cpu-fp32"], floor="cosine>=0.9").variants)
+    kept = sorted(path.name for path in (tmp_path / "out").rglob("*.onnx"))
+    (tmp_path / "out" / "cpu-fp32").mkdir(exist_ok=True)
+    (tmp_path / "out" / "cpu-fp32" / "mine.json").write_text("{}")
+    run(tmp_path, ["cpu-fp32"], floor="sqnr_db>=1000")
+    left = sorted(path.name for path in (tmp_path / "out").rglob("*.onnx"))
+    assert left == [name for name in kept if "fp16" in name]
+    assert (tmp_path / "out" / "cpu-fp32" / "mine.json").exists()
