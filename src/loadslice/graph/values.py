@@ -196,8 +196,7 @@ def _run(
     if node.op_type == "Unsqueeze" and axes is not None:
         # onnx 1.23 runs Unsqueeze of opset 11 as that of 13, which wants its axes as an input, and fails.
         return [np.expand_dims(feeds[node.input[0]], tuple(axes))]
-    results: Sequence[npt.NDArray[np.generic]] = ReferenceEvaluator(node, opsets={"": opset}).run(None, feeds)
-    return results
+    return list(ReferenceEvaluator(node, opsets={"": opset}).run(None, feeds))
 
 
 def _with_data(value: Value, result: object) -> Value:
