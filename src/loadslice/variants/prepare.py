@@ -57,8 +57,8 @@ def check_memory(path: Path) -> None:
     _, dtypes = census.weights(load(path))
     if sum(dtypes.values()) > MODEL_BYTES_MAX:
         raise InputError(
-            f"{path}: {sum(dtypes.values())} bytes of weights; models are squeezed up to {MODEL_BYTES_MAX}, what one ONNX "
-            "file can hold."
+            f"{path}: {sum(dtypes.values())} bytes of weights are more than the {MODEL_BYTES_MAX} that one ONNX file "
+            "can hold. Squeeze a part of it: cut it with `loadslice slice`."
         )
     needed = COPIES_IN_MEMORY * sum(dtypes.values())
     limit = probe.memory_limit_bytes()
