@@ -14,6 +14,9 @@ from typing import Any
 
 SUFFIX = "_bench"
 
+ONCE = frozenset({"fidelity"})
+"""Benchmarks that repeat what has to be repeated themselves; they are run once."""
+
 Figures = dict[str, Any]
 """What a benchmark's ``run()`` gives: units in the names, numbers or words."""
 
@@ -54,6 +57,7 @@ def summarise(runs: list[Figures]) -> dict[str, Figures]:
 
 def measure(name: str, repeats: int) -> dict[str, Any]:
     """One benchmark with what the machine was doing before and after."""
+    repeats = 1 if name in ONCE else repeats
     before, began_s = load_average_1m(), time.perf_counter()
     runs = [run_apart(name) for _ in range(repeats)]
     return {

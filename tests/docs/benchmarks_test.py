@@ -23,6 +23,10 @@ def test_every_benchmark_has_run() -> None:
         assert "\ndef run(" in text, name
 
 
+def test_benchmarks_that_are_run_once_are_there() -> None:
+    assert set(runner().ONCE) <= set(runner().names())
+
+
 def test_numbers_become_medians_with_their_spread_and_words_stay_words() -> None:
     runs = [{"took_s": 3.0, "class": "tidal"}, {"took_s": 1.0, "class": "tidal"}, {"took_s": 2.0, "class": "tidal"}]
     assert runner().summarise(runs) == {

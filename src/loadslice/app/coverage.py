@@ -21,6 +21,7 @@ from loadslice.graph.coverage_stage import stage, write
 from loadslice.graph.inputs import check_shapes
 from loadslice.graph.inspect import with_coverage
 from loadslice.graph.load import load
+from loadslice.graph.rewrites.shapes import StaticShapes
 from loadslice.graph.shapes import infer
 from loadslice.spec.coverage import Coverage, OperatorTable
 from loadslice.spec.device import Device
@@ -108,6 +109,11 @@ def _with_subject(
     asking: Asking,
     notes: list[str],
 ) -> Inspection:
+    if StaticShapes(shapes).requires(model) is None:
+        notes.append(
+            "the file leaves shapes open; this holds once they are fixed: "
+            "`loadslice rewrite --pass static-shapes+fold-constants` with these shapes"
+        )
     judges = [_table_judge(one.table, shapes)] if one.table is not None else []
     table = judges[0](model) if judges else None
     compiled = None

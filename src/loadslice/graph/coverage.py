@@ -169,9 +169,7 @@ def by_compiler(body: Body, report: CompilerReport, names: Sequence[str]) -> Cov
     if extra:
         hosted = [node.name for node in extra if node.on == "host"][kept:]
         named = f" ({', '.join(hosted[:3])})" if hosted else ""
-        notes.append(
-            f"the compiler added {len(extra) - kept} nodes of its own, {len(hosted)} of them on the host{named}"
-        )
+        notes.append(f"nodes added by the compiler itself: {len(extra) - kept}, on the host {len(hosted)}{named}")
     return _coverage(body, links, found, target=report.target, basis="compiler", source=report.source, notes=notes)
 
 

@@ -7,6 +7,7 @@ import onnx
 from loadslice.graph.rewrites import Rewrite, apply, available
 from loadslice.graph.rewrites.opset import LiftOpset
 from loadslice.graph.rewrites.proof import prove
+from loadslice.graph.rewrites.shapes import StaticShapes
 from loadslice.spec.coverage import Coverage, Disagreement, Remedy
 from loadslice.spec.errors import InputError, MissingExtraError
 
@@ -59,6 +60,8 @@ def remedies(
         if attempt is None:
             continue
         names, after, changes = attempt
+        if not isinstance(rewrite, StaticShapes) and not _touches(before, after):
+            continue
         coverage = judge(after)
         if coverage is None:
             continue
@@ -84,6 +87,12 @@ def _apply_with_lift(rewrite: Rewrite, model: onnx.ModelProto) -> tuple[str, onn
         names = rewrite.name if lift is None else f"{lift.name}+{rewrite.name}"
         return names, result.model, result.changes
     return None
+
+
+def _touches(before: Coverage, after: onnx.ModelProto) -> bool:
+    """A node that no source puts on the device is gone; else asking a compiler again is time wasted."""
+    left = {node.name or next((name for name in node.output if name), node.op_type) for node in after.graph.node}
+    return any(node.on in ("host", "unknown") and node.node not in left for node in before.nodes)
 
 
 def _elsewhere(coverage: Coverage) -> int:

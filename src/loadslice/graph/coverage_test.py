@@ -204,7 +204,7 @@ def test_nodes_of_the_compiler_itself_are_counted_and_named() -> None:
     said = [CompiledNode(name=name, on="device", segment=0) for name in names]
     said.append(CompiledNode(name="layout_fix", on="host", op="Reshape"))
     notes = by_compiler(infer(staged, {}), report(*said), names).notes
-    assert notes == ["the compiler added 1 nodes of its own, 1 of them on the host (layout_fix)"]
+    assert notes == ["nodes added by the compiler itself: 1, on the host 1 (layout_fix)"]
 
 
 def test_the_rewrite_that_removes_the_fallback_is_found_with_what_it_saves() -> None:

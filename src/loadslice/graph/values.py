@@ -1,6 +1,7 @@
 """What is known of one tensor before anything runs: type, shape, and the contents where they are small and fixed."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -182,10 +183,20 @@ def evaluate(node: onnx.NodeProto, opset: int, inputs: list[Value | None], outpu
         return outputs
     try:
         with np.errstate(all="ignore"):
-            results = ReferenceEvaluator(node, opsets={"": opset}).run(None, feeds)
+            results = _run(node, opset, feeds)
     except _EVALUATION_ERRORS:
         return outputs
     return [_with_data(value, result) for value, result in zip(outputs, results, strict=True)]
+
+
+def _run(
+    node: onnx.NodeProto, opset: int, feeds: dict[str, npt.NDArray[np.generic]]
+) -> Sequence[npt.NDArray[np.generic]]:
+    axes = next((attribute.ints for attribute in node.attribute if attribute.name == "axes"), None)
+    if node.op_type == "Unsqueeze" and axes is not None:
+        # onnx 1.23 runs Unsqueeze of opset 11 as that of 13, which wants its axes as an input, and fails.
+        return [np.expand_dims(feeds[node.input[0]], tuple(axes))]
+    return list(ReferenceEvaluator(node, opsets={"": opset}).run(None, feeds))
 
 
 def _with_data(value: Value, result: object) -> Value:

@@ -29,6 +29,9 @@ from loadslice.variants.recorded import CALIBRATION_MAX, Recorded
 RANDOM_SEEDS = (0, 1, 2)
 """Random calibration sets that coverage is compared with; three show how far chance alone goes."""
 
+PRODUCT_SHARE_MIN = 0.5
+"""Convolutions have no 4-bit kernels on processors: a model whose weights are theirs stays as it is."""
+
 TRIAL_INPUTS_MAX = 64
 RANKING_INPUTS = 6
 RECOVERED_ENOUGH = 0.9
@@ -131,8 +134,9 @@ def int8(bench: Workbench, chosen: Recorded, ranges: Any) -> list[Artefact]:
 
 def int4(bench: Workbench) -> list[Artefact]:
     """Weights of matrix products in blocks; a model without such has no INT4 variant."""
-    if not _multiplies(bench):
-        bench.notes.append("cpu-int4: the model has no MatMul with stored weights; nothing to store in 4 bits.")
+    share = bench.prepared.product_share
+    if share < PRODUCT_SHARE_MIN:
+        bench.notes.append(f"cpu-int4: matrix products hold {share:.0%} of the weights; nothing to gain from 4 bits.")
         return []
     blocks = Scheme(
         weight_bits=4, activation_bits=32, tool=ort_tools.VERSION, symmetric=True, group_size=ort_tools.INT4_BLOCK,

@@ -1,11 +1,13 @@
 """From proofs to variants: words for each candidate, and the files of those that ship."""
 
 import shutil
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from loadslice.spec.files import Stamp, encode_json, replacing, sha256_file, stamp, write_bytes
+from loadslice.spec.errors import InputError
+from loadslice.spec.files import Stamp, decode_json, encode_json, replacing, sha256_file, stamp, write_bytes
 from loadslice.spec.variant import (
     Calibration,
     EnvironmentLock,
@@ -30,6 +32,19 @@ class Keeper:
     def __init__(self, bench: Workbench, order: Order, calibration: Calibration | None, lock: EnvironmentLock) -> None:
         self._bench, self._order, self._calibration, self._lock = bench, order, calibration, lock
         self._source_mark = bench.judge.mark(bench.source_outputs)
+
+    def clear(self) -> None:
+        """Remove what an earlier squeeze kept for these targets: a variant must not outlive the verdict on it."""
+        for target in self._order.targets:
+            for path in (self._order.out / target).glob("*.json"):
+                try:
+                    files = decode_json(path, Manifest).variant.files
+                except InputError:
+                    continue  # a recipe, or something of the user's
+                for name in files:
+                    if Path(name).name == name:
+                        (path.parent / name).unlink(missing_ok=True)
+                path.unlink()
 
     def stamp(self, schema: str) -> Stamp:
         """Of every file written."""
@@ -134,7 +149,6 @@ class Keeper:
         """Write the artefact, its recipe and its manifest into a folder named after the target; the manifest last."""
         folder = self._order.out / variant.target
         manifest = folder / (f"{variant.name}.json" if variant.target == "npu-int8" else "manifest.json")
-        manifest.unlink(missing_ok=True)
         kept = []
         for path in artefact.files:
             target = folder / f"{variant.name}{path.suffix}"

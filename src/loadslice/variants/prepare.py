@@ -3,6 +3,7 @@
 Nothing here changes what the model computes; `squeeze` runs the result against the source.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from onnx import helper
 
 from loadslice.backends import probe
 from loadslice.graph import census
-from loadslice.graph.load import load
+from loadslice.graph.load import MODEL_BYTES_MAX, load
 from loadslice.spec.errors import InputError, MissingExtraError
 
 HEAVY = ("Conv", "MatMul", "Gemm")
@@ -37,6 +38,7 @@ class Prepared:
         path: The file.
         heavy: Names of heavy nodes whose weight is stored in the model, in the model's order.
         kinds: Node name to operator type, of ``heavy``.
+        product_share: Of the weights of ``heavy``, those of matrix products, 0 to 1.
         attention: It multiplies activations with a softmax: what quantisers call a transformer.
         notes: What could not be done.
     """
@@ -44,6 +46,7 @@ class Prepared:
     path: Path
     heavy: list[str]
     kinds: dict[str, str]
+    product_share: float
     attention: bool
     notes: list[str]
 
@@ -55,6 +58,11 @@ def check_memory(path: Path) -> None:
         InputError: Not a model, or too large.
     """
     _, dtypes = census.weights(load(path))
+    if sum(dtypes.values()) > MODEL_BYTES_MAX:
+        raise InputError(
+            f"{path}: {sum(dtypes.values())} bytes of weights are more than the {MODEL_BYTES_MAX} that one ONNX file "
+            "can hold. Squeeze a part of it: cut it with `loadslice slice`."
+        )
     needed = COPIES_IN_MEMORY * sum(dtypes.values())
     limit = probe.memory_limit_bytes()
     available = min(psutil.virtual_memory().available, limit or psutil.virtual_memory().total)
@@ -86,8 +94,16 @@ def prepare(path: Path, out: Path) -> Prepared:
         for node in model.graph.node
         if node.op_type in HEAVY and len(node.input) > 1 and stored.intersection(node.input[:2])
     ]
+    sizes = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer}
+    weights = {node.name: max(sizes.get(name, 0) for name in node.input[:2]) for node in heavy}
+    products = sum(weights[node.name] for node in heavy if node.op_type != "Conv")
     return Prepared(
-        out, [node.name for node in heavy], {node.name: node.op_type for node in heavy}, _attends(model.graph), notes
+        path=out,
+        heavy=[node.name for node in heavy],
+        kinds={node.name: node.op_type for node in heavy},
+        product_share=products / max(1, sum(weights.values())),
+        attention=_attends(model.graph),
+        notes=notes,
     )
 
 

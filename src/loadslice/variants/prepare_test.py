@@ -27,6 +27,7 @@ def test_the_prepared_model_answers_as_the_source_and_names_its_heavy_nodes(mode
     made = prepare.prepare(model, tmp_path / "p.onnx")
     assert sorted(made.kinds.values()) == ["Conv", "Conv", "Conv", "MatMul"]
     assert not made.attention
+    assert made.product_share == pytest.approx(80 / (16 * 27 + 2 * 16 * 144 + 80))
     for feeds in specimen.inputs(3):
         np.testing.assert_allclose(run(made.path, feeds)["scores"], run(model, feeds)["scores"], atol=1e-6)
 

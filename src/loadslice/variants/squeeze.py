@@ -31,7 +31,7 @@ from loadslice.variants import accelerators, buckets, cpu, environment, tune
 from loadslice.variants import timing as times
 from loadslice.variants.bench import UNTUNED, Artefact, Failure, Proof, Workbench
 from loadslice.variants.keep import Keeper
-from loadslice.variants.metrics import Judge, default_floor, parse_floor
+from loadslice.variants.metrics import LABELLED_LOSS_MAX, Judge, default_floor, parse_floor
 from loadslice.variants.order import Order
 from loadslice.variants.prepare import check_memory, prepare
 from loadslice.variants.recorded import Recorded, split
@@ -99,8 +99,11 @@ def _workbench(order: Order, folder: Path, tell: Callable[[str], None]) -> Workb
         )
     prepared = prepare(order.source, folder / "source.onnx")
     notes += prepared.notes
-    if len(held_out) < 20:
-        notes.append(f"only {len(held_out)} inputs to judge by: give more, a metric of so few is a rough one.")
+    if judge.name not in {"cosine", "sqnr_db"} and 1 / len(held_out) > LABELLED_LOSS_MAX:
+        notes.append(
+            f"judged by {len(held_out)} inputs: one of them is {100 / len(held_out):.1f} points of {judge.name}, more "
+            "than the half a point that a variant may lose. Give more inputs before you trust a close pass."
+        )
     lock = environment.lock()
     offer = environment.cpu_offer(lock)
     if offer.int8 is None:
@@ -162,6 +165,7 @@ def _finish(
     found_buckets = _buckets(bench, order)
     lock = environment.lock()
     keeper = Keeper(bench, order, calibration, lock)
+    keeper.clear()
     variants = [
         keeper.measured(proof, timings[proof.name], flow.get(proof.name, []), winners, speed) for proof in proofs
     ]
@@ -215,8 +219,8 @@ def _measure(bench: Workbench, proofs: Sequence[Proof], seconds: float) -> _Meas
     )
     if any(timing[0].basis == "processor" for timing in timings.values()):
         bench.notes.append(
-            "other processes held the processors while times were taken: some speed-ups are ratios of processor time, and "
-            "throughput is a rehearsal. Run again on a quiet machine."
+            "other processes held the processors while times were taken: some speed-ups are ratios of processor time, "
+            "and throughput is a rehearsal. Run again on a quiet machine."
         )
     winners = _winners(bench, proofs, speed)
     flow: dict[str, list[Throughput]] = {}

@@ -117,10 +117,16 @@ def test_a_manifest_proves_its_file_and_a_changed_file_is_refused(tmp_path: Path
 
 
 def test_a_floor_nobody_meets_ships_nothing_and_shows_the_best(tmp_path: Path) -> None:
-    result = run(tmp_path, ["cpu-int4"], floor="sqnr_db>=199")
+    result = run(tmp_path, ["cpu-fp32"], floor="sqnr_db>=1000")
     assert not any(one.shipped for one in result.variants)
-    assert any("below the floor sqnr_db>=199" in one.why for one in result.variants)
-    assert not list((tmp_path / "out").glob("cpu-int4/*"))
+    assert all("below the floor sqnr_db>=1000" in one.why for one in result.variants)
+    assert not list((tmp_path / "out").glob("cpu-fp32/*"))
+
+
+def test_a_model_of_convolutions_gets_no_int4_and_is_told_why(tmp_path: Path) -> None:
+    result = run(tmp_path, ["cpu-int4"])
+    assert not result.variants
+    assert any(note.startswith("cpu-int4: matrix products hold 2% of the weights") for note in result.notes)
 
 
 def test_a_metric_of_the_users_own_decides(tmp_path: Path) -> None:
@@ -136,3 +142,14 @@ def test_a_metric_of_the_users_own_decides(tmp_path: Path) -> None:
 def test_a_floor_for_another_metric_than_the_one_given_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the metric given with --metric is called 'mine'"):
         run(tmp_path, ["cpu-fp32"], floor="cosine>=0.9", score=lambda outputs, source: 1.0)
+
+
+def test_what_no_longer_passes_does_not_stay_on_disk(tmp_path: Path) -> None:
+    assert any(one.shipped or one.path for one in run(tmp_path, ["gpu-fp16", "cpu-fp32"], floor="cosine>=0.9").variants)
+    kept = sorted(path.name for path in (tmp_path / "out").rglob("*.onnx"))
+    (tmp_path / "out" / "cpu-fp32").mkdir(exist_ok=True)
+    (tmp_path / "out" / "cpu-fp32" / "mine.json").write_text("{}")
+    run(tmp_path, ["cpu-fp32"], floor="sqnr_db>=1000")
+    left = sorted(path.name for path in (tmp_path / "out").rglob("*.onnx"))
+    assert left == [name for name in kept if "fp16" in name]
+    assert (tmp_path / "out" / "cpu-fp32" / "mine.json").exists()

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -100,3 +102,16 @@ def test_a_person_gets_a_table_with_the_setting_to_paste(folder: Path, capsys: p
     assert text.startswith("untuned: ONNX Runtime as it comes")
     assert "m-fp32-fused-onnxruntime" in text
     assert ("engine: {backend: " in text) == (code == 0)
+
+
+@pytest.mark.parametrize("absent", ["nncf", "onnxslim"])
+def test_a_missing_tool_is_one_line_that_names_the_extra(folder: Path, absent: str) -> None:
+    code = (
+        f"import sys; sys.modules['{absent}'] = None; from loadslice.app.cli import run; "
+        "sys.exit(run(['squeeze', 'm.onnx', '--data', 'in', '--target', 'gpu-fp16']))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=False)
+    assert ended.returncode == 2
+    last = ended.stderr.strip().splitlines()[-1]
+    assert absent in last
+    assert "needs the extra 'squeeze': run `pip install 'loadslice[squeeze]'`" in last

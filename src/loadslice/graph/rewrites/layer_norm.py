@@ -1,7 +1,7 @@
 """Layer normalisation, written out or as one operator.
 
-Why both ways: some compilers know only the operator, some only the written-out form (one crashes on the operator),
-and a quantiser places its rounding between the nodes of the written-out form.
+Why both ways: some compilers know only the operator, some only the written-out form, and a quantiser places its
+rounding between the nodes of the written-out form.
 """
 
 from typing import Any
