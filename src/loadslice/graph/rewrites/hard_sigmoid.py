@@ -13,6 +13,7 @@ from loadslice.graph.rewrites.edit import (
     attribute,
     copied,
     count,
+    exact,
     float_type,
     forget_types,
     opset,
