@@ -16,7 +16,7 @@ from loadslice.policy import desk, events, kernel
 from loadslice.policy.tables import fresh
 from loadslice.sim import loop, simulate
 from loadslice.sim.journal import effects_sha256
-from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
+from loadslice.spec.latency import Drift, Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import CLASSES, Batch, Engine, Failover, Pipeline, Queue, Stage, check
 
 REQUESTS = 400
@@ -68,11 +68,14 @@ def busy_run(seed: int) -> simulate.Run:
                 variant=variant,
                 engine=engine,
                 batch=1,
-                latency_ms=Milliseconds(mean=mean, family="lognormal", cv=0.4),
+                latency_ms=Milliseconds(p50=mean, p90=1.5 * mean)
+                if engine == "cpu"
+                else Milliseconds(mean=mean, family="lognormal", cv=0.4),
                 basis="modelled",
             )
             for variant, engine, mean in times
-        ]
+        ],
+        drift=Drift(period_ms=40.0, likeness=0.3),
     )
     return simulate.run(simulate.prepare(trace, busy_plan(), latency, seed=seed), seed=seed, journal=True)
 

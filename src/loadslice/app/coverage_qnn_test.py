@@ -85,6 +85,38 @@ def test_a_transformer_block_is_covered_as_the_compiler_partitions_it(tmp_path: 
     assert hosted == (units if pairs else [])
 
 
+def fragmented() -> onnx.ModelProto:
+    """Float, with operators the HTP lacks on two of its paths."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], "a"),
+        helper.make_node("Sinh", ["a"], ["b"], "b"),
+        helper.make_node("Add", ["a", "b"], ["c"], "c"),
+        helper.make_node("Sigmoid", ["a"], ["d"], "d"),
+        helper.make_node("Softsign", ["c"], ["e"], "e"),
+        helper.make_node("Mul", ["d", "e"], ["y"], "y"),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8, 8, 8]) for name in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("model", [quantised(transformer_block(13)), fragmented()], ids=["quantised", "fragmented"])
+def test_what_crosses_the_border_are_the_edges_of_the_compiled_parts(tmp_path: Path, model: onnx.ModelProto) -> None:
+    """Inputs and outputs of the EPContext nodes that the compiler wrote, the model's own apart."""
+    onnx.save(model, tmp_path / "m.onnx")
+    table, compiled, _ = both(tmp_path / "m.onnx", {})
+    agree(table, compiled)
+    compile_onnx(tmp_path / "m.onnx", {}, "qnn-htp", out=tmp_path)
+    context = onnx.load(tmp_path / "ctx.onnx", load_external_data=False).graph
+    own = {info.name for info in [*context.input, *context.output]}
+    parts = [node for node in context.node if node.op_type == "EPContext"]
+    edges = sorted((name, "to_device") for part in parts for name in part.input if name not in own)
+    edges += sorted((name, "to_host") for part in parts for name in part.output if name not in own)
+    found = sorted((transfer.tensor, transfer.direction) for transfer in compiled.transfers)
+    assert found == sorted(edges)
+    assert len(parts) == compiled.segments
+
+
 def test_open_shapes_leave_every_node_to_the_host_and_say_so(tmp_path: Path) -> None:
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], "r")], "g", [x], [y])

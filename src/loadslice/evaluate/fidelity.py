@@ -48,6 +48,8 @@ class Prediction(NamedTuple):
     """Replicas whose machine is as fast as it happens to be in that run."""
     stages: pl.DataFrame
     """Means over one replica: ``stage``, ``queue_ms``, ``service_ms``."""
+    busy: float
+    """Utilisation of the busiest engine in one replica, 0 to 1."""
 
 
 def session(frame: pl.DataFrame, *, stretch_s: float, speed: float, count: int) -> Session:
@@ -86,7 +88,8 @@ def predict(
     drifting = [
         _of_simulation(simulate.run(replicas.in_run(prepared, number), seed=number), played) for number in seeds
     ]
-    return Prediction(typical, drifting, _stages_of_simulation(first))
+    busy = max(engine.utilisation for engine in simulate.summarise(first).engines.values())
+    return Prediction(typical, drifting, _stages_of_simulation(first), busy)
 
 
 def _of_simulation(run: simulate.Run, played: Session) -> Seen:

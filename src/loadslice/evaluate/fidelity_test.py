@@ -81,7 +81,7 @@ def test_errors_are_percent_and_of_the_error_rate_points() -> None:
         }
     )
     slower = seen.with_columns(latency_ms=pl.lit(110.0), outcome=pl.lit("completed"))
-    prediction = Prediction([slower], [slower, slower], pl.DataFrame())
+    prediction = Prediction([slower], [slower, slower], pl.DataFrame(), 0.5)
     found = fidelity.stretch("1", seen["row"], 0.0, prediction, [seen, seen])
     by_name = {figure.figure: figure for figure in found.figures}
     assert by_name["p50"].error == pytest.approx(10.0)

@@ -1,6 +1,7 @@
 """Predictions for a comparison: one run to show, and replicas that say how much of a figure is luck of the draw."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from loadslice.sim import journal as sim_journal
+from loadslice.sim import replicas as sim_replicas
 from loadslice.sim import simulate
 from loadslice.spec.files import Stamp
 from loadslice.spec.latency import LatencyTable
@@ -28,7 +30,7 @@ class Prediction:
     figures: dict[str, float]
     """Figure -> mean over replicas; percentiles in ms, ``throughput`` per second, ``error rate`` as a share."""
     intervals: dict[str, Interval]
-    """Figure -> middle 95 % of the replicas."""
+    """Figure -> middle 95 % of replicas, as fast as the machine happens to be in each where the profile knows that."""
     latencies_ms: npt.NDArray[np.float64]
     """Completed requests of all replicas together."""
     requests: pl.DataFrame
@@ -65,16 +67,17 @@ def predict(
         sim_journal.write(first, journal[0], journal[1], made)
     runs = [first] + [simulate.run(prepared, seed=seed + number) for number in range(1, replicas)]
     pooled = [simulate.latency_ms(run) for run in runs]
-    samples: dict[str, list[float]] = {}
-    for run in runs:
-        for name, value in _figures(simulate.summarise(run)).items():
-            samples.setdefault(name, []).append(value)
+    samples = _samples(runs)
+    spread = samples
+    if prepared.service.between_runs.any():
+        seeds = range(seed, seed + replicas)
+        spread = _samples([simulate.run(sim_replicas.in_run(prepared, number), seed=number) for number in seeds])
     return Prediction(
         simulation=simulate.summarise(first, wall_s=wall_s, cpu_s=cpu_s, stamp=made),
         figures={name: float(np.mean(values)) for name, values in samples.items()},
         intervals={
             name: Interval(low=float(np.quantile(values, 0.025)), high=float(np.quantile(values, 0.975)))
-            for name, values in samples.items()
+            for name, values in spread.items()
         },
         latencies_ms=np.concatenate(pooled),
         requests=sim_journal.requests(first),
@@ -96,6 +99,15 @@ def once(frame: pl.DataFrame, pipeline: Pipeline, latency: LatencyTable, *, seed
     finished = simulate.run(prepared, seed=seed)
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
     return simulate.summarise(finished, wall_s=wall_s, cpu_s=cpu_s)
+
+
+def _samples(runs: Sequence[simulate.Run]) -> dict[str, list[float]]:
+    """Each figure of each run."""
+    samples: dict[str, list[float]] = {}
+    for run in runs:
+        for name, value in _figures(simulate.summarise(run)).items():
+            samples.setdefault(name, []).append(value)
+    return samples
 
 
 def _figures(simulation: Simulation) -> dict[str, float]:

@@ -162,7 +162,8 @@ def by_compiler(body: Body, report: CompilerReport, names: Sequence[str]) -> Cov
             found.append(Placed(node.on, node.reason, report.source, node.segment))
         else:
             found.append(Placed("load" if _at_load(step) else "unknown", None, report.source))
-    extra = [node for node in report.nodes if node.name not in set(names)]
+    ours = set(names)
+    extra = [node for node in report.nodes if node.name not in ours]
     kept = _edges_on_host(found, body, [node for node in extra if node.on == "host"], report)
     _merge_silent(found, links, report)
     notes = list(report.notes)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadslice.policy import columns as c
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.tables import Int64s, State
 from loadslice.sim.service import Float64s, Service
 
@@ -88,7 +88,7 @@ def set_speed(now_ns: int, clockwork: Clockwork, slot: int, speed: float) -> Non
     set_done(clockwork, slot, now_ns + max(1, int(clockwork.left_ns[slot] / speed + 0.5)) if speed > 0.0 else c.FOREVER)
 
 
-@kernel
+@rare
 def change_speed(now_ns: int, service: Service, state: State, clockwork: Clockwork) -> None:
     """Set the speed of every running batch by its engine's pace and the present company."""
     threads = 0

@@ -1,6 +1,6 @@
 """What a run costs: engines are paid by the hour, busy or not."""
 
-from loadslice.spec.pipeline import Engine, Pipeline
+from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.simulation import Cost
 
 _S_PER_HOUR = 3600
@@ -14,22 +14,20 @@ def cost_of(pipeline: Pipeline, span_s: float, completed: int) -> Cost | None:
         span_s: Length of the run.
         completed: Requests that were answered well.
     """
-    per_hour = [_per_hour(engine) for engine in pipeline.engines.values()]
-    currency = getattr(pipeline, "currency", None)
-    if currency is None or any(price is None for price in per_hour):
+    per_hour = 0.0
+    for engine in pipeline.engines.values():
+        if engine.cost_per_hour is None:
+            return None
+        per_hour += engine.cost_per_hour
+    if pipeline.currency is None:
         return None
-    total = sum(price for price in per_hour if price is not None) * span_s / _S_PER_HOUR
-    return Cost(total=total, per_1000=1000 * total / completed if completed else None, currency=currency)
+    total = per_hour * span_s / _S_PER_HOUR
+    return Cost(total=total, per_1000=1000 * total / completed if completed else None, currency=pipeline.currency)
 
 
 def missing(pipeline: Pipeline) -> str | None:
     """Why the cost of a run is unknown, in one line; ``None``: it is known."""
     for name, engine in pipeline.engines.items():
-        if _per_hour(engine) is None:
+        if engine.cost_per_hour is None:
             return f"cost is unknown: engine '{name}' states no cost_per_hour."
-    return None if getattr(pipeline, "currency", None) else "cost is unknown: the pipeline names no currency."
-
-
-def _per_hour(engine: Engine) -> float | None:
-    price: float | None = getattr(engine, "cost_per_hour", None)
-    return price
+    return None if pipeline.currency else "cost is unknown: the pipeline states no currency."

@@ -6,7 +6,7 @@ import numpy as np
 
 from loadslice.policy import columns as c
 from loadslice.policy.kernel import kernel
-from loadslice.policy.tables import Int64s, State
+from loadslice.policy.tables import Int64s, State, versions
 from loadslice.sim.service import Float64s
 from loadslice.spec.latency import Entry, LatencyTable
 from loadslice.spec.pipeline import Pipeline, Stage
@@ -15,7 +15,7 @@ _NS_PER_S = 1e9
 
 
 class Energy(NamedTuple):
-    """Measured energy of batches. S stages, E engines, B buckets, K row counts."""
+    """Measured energy of batches. S stages, E engines, B lanes (buckets, once per version), K row counts."""
 
     measured: Int64s
     """[E] 1 where every batch's energy was measured, at every stage and shape the engine serves"""
@@ -28,13 +28,18 @@ class Energy(NamedTuple):
 def lower_energy(pipeline: Pipeline, latency: LatencyTable) -> Energy:
     """Lower the ``energy_j`` of a latency table; an engine that lacks one anywhere has its power and its time."""
     engines = list(pipeline.engines)
-    buckets = max(len(stage.buckets) for stage in pipeline.stages) + 1
+    lanes = max((len(stage.buckets) + 1) * versions(stage) for stage in pipeline.stages)
     found: dict[tuple[int, int, int], list[Entry]] = {}
     for s, stage in enumerate(pipeline.stages):
         for name in stage.engine_names:
-            for bucket in range(len(stage.buckets) + 1):
-                found[s, engines.index(name), bucket] = _entries(latency, stage, name, bucket)
-    shape = (len(pipeline.stages), len(engines), buckets, max(1, *(len(entries) for entries in found.values())))
+            for lane in range((len(stage.buckets) + 1) * versions(stage)):
+                version, bucket = divmod(lane, len(stage.buckets) + 1)
+                variant = stage.canary_id if version else stage.variant_id
+                entries = _entries(latency, stage, variant, name, bucket)
+                found[s, engines.index(name), lane] = entries or _entries(
+                    latency, stage, stage.variant_id, name, bucket
+                )
+    shape = (len(pipeline.stages), len(engines), lanes, max(1, *(len(entries) for entries in found.values())))
     energy = Energy(np.zeros(len(engines), np.int64), np.zeros(shape, np.int64), np.zeros(shape))
     for e in range(len(engines)):
         own = [entries for key, entries in found.items() if key[1] == e]
@@ -46,10 +51,10 @@ def lower_energy(pipeline: Pipeline, latency: LatencyTable) -> Energy:
     return energy
 
 
-def _entries(latency: LatencyTable, stage: Stage, engine: str, bucket: int) -> list[Entry]:
+def _entries(latency: LatencyTable, stage: Stage, variant: str, engine: str, bucket: int) -> list[Entry]:
     """Entries with an energy, of the bucket's shape or of any, by rows; none when one of them lacks it."""
     shape = stage.buckets[bucket] if bucket < len(stage.buckets) else None
-    there = [entry for entry in latency.entries if (entry.variant, entry.engine) == (stage.variant_id, engine)]
+    there = [entry for entry in latency.entries if (entry.variant, entry.engine) == (variant, engine)]
     own = [entry for entry in there if entry.shape == shape] or [entry for entry in there if entry.shape is None]
     if shape is None:
         own = own or there

@@ -44,6 +44,10 @@ def decisions(state: State, reasons: np.ndarray) -> dict[str, int]:
         "retries": int(state.counters[c.C_RETRIES]),
         "retries_denied": int(state.counters[c.C_RETRIES_DENIED]),
         "breaker_transitions": int(state.breakers[:, :, c.X_TRANSITIONS].sum()),
+        "model_loads": int(state.engines[:, c.N_LOADS].sum()),
+        "degraded": int(state.counters[c.C_DEGRADED]),
+        "canary_sent": int(state.counters[c.C_SPLIT_SENT]),
+        "canary_inconclusive": int(state.counters[c.C_INCONCLUSIVE]),
     }
     ended = {f"ended_{REASONS[code]}": int(count) for code, count in enumerate(reasons) if count and code}
     return counted | ended

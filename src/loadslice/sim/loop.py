@@ -12,8 +12,7 @@ import numpy as np
 
 from loadslice.policy import columns as c
 from loadslice.policy import desk, events
-from loadslice.policy.kernel import entry, kernel
-from loadslice.policy.versions import NO_KEY
+from loadslice.policy.kernel import entry, kernel, rare
 from loadslice.policy.tables import Int64s, State, Tables
 from loadslice.sim import clients
 from loadslice.sim.clients import Behaviour, Diary
@@ -34,9 +33,11 @@ from loadslice.sim.record import (
     N_EVENTS,
     N_FAULTS,
     Q_DEADLINE_NS,
+    Q_KEY,
     Q_PRECISION,
     Q_PRIORITY,
     Q_SOURCE,
+    Q_TENANT,
     Q_TOKENS,
     Q_WORK,
     QUEUE_SEEN,
@@ -218,19 +219,21 @@ def attempt(
     tokens = asked[Q_TOKENS]
     source = asked[Q_SOURCE]
     priority = asked[Q_PRIORITY]
-    precision = asked[Q_PRECISION]
+    level = asked[Q_PRECISION]
+    owner = asked[Q_TENANT]
+    key = asked[Q_KEY]
     record.attempts[row, A_TAG] = tag
     record.attempts[row, A_START_NS] = now_ns
     log_event(
         record,
-        (events.ARRIVAL, now_ns, tag, priority, deadline_ns, items, bucket, tokens, source, precision, number, 0, NO_KEY),
+        (events.ARRIVAL, now_ns, tag, priority, deadline_ns, items, bucket, tokens, source, level, number, owner, key),
     )
     desk.on_arrival(
-        now_ns, tables, state, tag, priority, deadline_ns, items, bucket, tokens, source, precision, number, 0, NO_KEY
+        now_ns, tables, state, tag, priority, deadline_ns, items, bucket, tokens, source, level, number, owner, key
     )
 
 
-@kernel
+@rare
 def client_acts(
     now_ns: int,
     seed: int,
@@ -266,7 +269,7 @@ def client_acts(
     return False
 
 
-@kernel
+@rare
 def befall(
     now_ns: int, change: Int64s, tables: Tables, state: State, service: Service, clockwork: Clockwork, record: Record
 ) -> bool:

@@ -8,8 +8,9 @@ from loadslice.policy.kernel import kernel
 from loadslice.policy.tables import Int64s
 from loadslice.sim.service import Float64s
 
-Q_PRIORITY, Q_DEADLINE_NS, Q_TOKENS, Q_SOURCE, Q_PRECISION, Q_WORK, REQUEST_COLUMNS = range(7)
-"""What a request asks; the deadline is relative to its arrival, FOREVER for none; tokens and source -1 when unknown."""
+Q_PRIORITY, Q_DEADLINE_NS, Q_TOKENS, Q_SOURCE, Q_PRECISION, Q_WORK, Q_TENANT, Q_KEY, REQUEST_COLUMNS = range(9)
+"""What a request asks; the deadline is relative to its arrival, FOREVER for none; tokens, source and key -1 when
+unknown."""
 
 (
     A_TAG,

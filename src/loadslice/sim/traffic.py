@@ -4,7 +4,8 @@ import numpy as np
 import polars as pl
 
 from loadslice.policy import columns as c
-from loadslice.policy.tables import Int64s, rule_sources
+from loadslice.policy.tables import Int64s, rule_sources, tenant_names
+from loadslice.policy.versions import NO_KEY
 from loadslice.sim import record as r
 from loadslice.sim.record import Traffic
 from loadslice.spec.errors import InputError
@@ -87,6 +88,8 @@ class Intake:
         requests[:, r.Q_TOKENS] = _integers(part, "tokens_in", -1)
         requests[:, r.Q_SOURCE] = _codes(part, "source", rule_sources(self._pipeline))
         requests[:, r.Q_WORK] = self._work(part)
+        requests[:, r.Q_TENANT] = 1 + _codes(part, "tenant", tenant_names(self._pipeline))
+        requests[:, r.Q_KEY] = NO_KEY  # a trace knows of none
         first_tag = self._rows
         self._rows += part.height
         return Traffic(

@@ -76,7 +76,7 @@ class PlanFidelity(msgspec.Struct, frozen=True, kw_only=True):
     speed: float
     """Pace against the recording."""
     busy: float
-    """Predicted utilisation of its busiest engine, or of the processors if that is more."""
+    """Predicted utilisation of its busiest engine over the session, pauses between stretches included, 0 to 1."""
     repeats: int
     profile_sessions: int
     drift: Drift | None

@@ -168,7 +168,7 @@ def _in_parts(asked: _Asked) -> _Simulated | None:
     if any(wanting.values()):
         memory.check_fits(
             parts.rows,
-            psutil.virtual_memory().available,
+            available_bytes(),
             " and ".join(option for option, wants in wanting.items() if wants),
             stages=len(asked.pipeline.stages),
             attempts=asked.clients.attempts if asked.clients else 1,
@@ -188,6 +188,11 @@ def _in_parts(asked: _Asked) -> _Simulated | None:
     )
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
     return _Simulated(finished, None, compile_s, wall_s, cpu_s)
+
+
+def available_bytes() -> int:
+    """Memory that is free on this machine."""
+    return int(psutil.virtual_memory().available)
 
 
 def _rows(frame: "pl.DataFrame", asked: _Asked) -> "pl.DataFrame":

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from loadslice.app import squeeze_data, squeeze_text
+from loadslice.app import squeeze_chart, squeeze_data, squeeze_text
 from loadslice.app.output import Finite, check_folder, emit, json_option, say, seed_option
 from loadslice.backends.base import open_backend
 from loadslice.spec.errors import InputError, MissingExtraError
-from loadslice.spec.files import resolve_model
+from loadslice.spec.files import resolve_model, write_bytes
 from loadslice.spec.functions import load_function
 from loadslice.spec.pipeline import Engine
 from loadslice.spec.variant import TARGETS, Target
@@ -81,6 +81,8 @@ def command(
         source=path, recorded=found, targets=wanted, out=folder, floor=floor, score=score, seconds=seconds, seed=seed
     )
     result = squeeze.squeeze(order, say)
+    if any(variant.speedup_vs_untuned is not None for variant in result.variants):
+        write_bytes(folder / "squeeze.svg", squeeze_chart.draw(result).encode())
     emit(result, as_json=as_json, text=lambda: squeeze_text.lines(result))
     say(f"kept in {folder}")
     return 0 if any(variant.shipped for variant in result.variants) else 3

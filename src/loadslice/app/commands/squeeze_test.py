@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import polars as pl
@@ -102,6 +103,8 @@ def test_a_person_gets_a_table_with_the_setting_to_paste(folder: Path, capsys: p
     assert text.startswith("untuned: ONNX Runtime as it comes")
     assert "m-fp32-fused-onnxruntime" in text
     assert ("engine: {backend: " in text) == (code == 0)
+    picture = ElementTree.parse("out/squeeze/m/squeeze.svg").getroot()
+    assert len(picture.findall(".//{http://www.w3.org/2000/svg}circle")) == 2
 
 
 @pytest.mark.parametrize("absent", ["nncf", "onnxslim"])

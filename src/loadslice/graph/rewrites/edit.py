@@ -6,13 +6,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from loadslice.graph.load import graphs
 from loadslice.graph.rewrites.links import STANDARD
+from loadslice.graph.shapes import Env
 
 EXACT = 1e-4
 """Tolerance of a rewrite that is an identity of real numbers: float32 sums in another order, many layers deep."""
+
+
+HALF = 5e-3
+"""The same in float16, which keeps three decimal digits."""
 
 
 class Rewritten(NamedTuple):
@@ -87,6 +92,21 @@ def _copy_tensor(tensor: onnx.TensorProto) -> onnx.TensorProto:
     copy = onnx.TensorProto()
     copy.CopyFrom(tensor)
     return copy
+
+
+def exact(model: onnx.ModelProto) -> float:
+    """Tolerance of an exact rewrite at the precision of a model's inputs and weights."""
+    types = {tensor.data_type for tensor in model.graph.initializer}
+    types |= {info.type.tensor_type.elem_type for info in model.graph.input}
+    return HALF if TensorProto.FLOAT16 in types else EXACT
+
+
+def float_type(env: Env, name: str) -> np.dtype[np.generic]:
+    """Type for constants that meet a tensor; float32 where the tensor's own is unknown or no type of NumPy's."""
+    elem_type = env[name].elem_type if name in env else TensorProto.FLOAT
+    if elem_type not in (TensorProto.FLOAT16, TensorProto.DOUBLE):
+        return np.dtype(np.float32)
+    return np.dtype(helper.tensor_dtype_to_np_dtype(elem_type))
 
 
 def opset(model: onnx.ModelProto) -> int:

@@ -8,7 +8,7 @@ this is exact; on a quantised model it takes the inner pairs out, which brings t
 import onnx
 from onnx import helper
 
-from loadslice.graph.rewrites.edit import EXACT, Rewritten, copied, count, forget_types, opset, replace_nodes, sweep
+from loadslice.graph.rewrites.edit import Rewritten, copied, count, exact, forget_types, opset, replace_nodes, sweep
 from loadslice.graph.rewrites.links import Links
 from loadslice.graph.rewrites.patterns import erf_gelu
 
@@ -48,7 +48,7 @@ class FuseGelu:
         forget_types(after)
         changes = sum(len(match.nodes) for match in matches)
         pairs = any(links.nodes[place].op_type == "QuantizeLinear" for match in matches for place in match.nodes)
-        return Rewritten(after, changes, UNQUANTISED if pairs else EXACT)
+        return Rewritten(after, changes, UNQUANTISED if pairs else exact(model))
 
     def ensures(self, after: onnx.ModelProto) -> None:
         """See `loadslice.graph.rewrites.Rewrite.ensures`."""

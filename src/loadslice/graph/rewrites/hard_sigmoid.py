@@ -8,7 +8,19 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from loadslice.graph.rewrites.edit import Rewritten, attribute, copied, count, forget_types, opset, replace_nodes, store
+from loadslice.graph.rewrites.edit import (
+    Rewritten,
+    attribute,
+    copied,
+    count,
+    exact,
+    float_type,
+    forget_types,
+    opset,
+    replace_nodes,
+    store,
+)
+from loadslice.graph.shapes import infer
 
 
 class HardSigmoidToClip:
@@ -27,17 +39,23 @@ class HardSigmoidToClip:
         """See `loadslice.graph.rewrites.Rewrite.call`."""
         after = copied(model)
         graph = after.graph
-        low, high, sixth = (
-            store(graph, f"hard_sigmoid_{name}", np.array(value, np.float32))
-            for name, value in (("low", 0.0), ("high", 6.0), ("sixth", 1 / 6))
-        )
+        env = infer(model, {}).env
+        shared: dict[np.dtype[np.generic], list[str]] = {}
         instead = {}
         for place, node in enumerate(graph.node):
             if node.op_type != "HardSigmoid":
                 continue
             y = node.output[0]
-            slope = store(graph, f"{y}_slope", np.array(6 * attribute(node, "alpha", 0.2), np.float32))
-            shift = store(graph, f"{y}_shift", np.array(6 * attribute(node, "beta", 0.5), np.float32))
+            dtype = float_type(env, node.input[0])
+            if dtype not in shared:
+                bounds = {"low": 0.0, "high": 6.0, "sixth": 1 / 6}
+                shared[dtype] = [
+                    store(graph, f"hard_sigmoid_{name}_{dtype}", np.array(value, dtype))
+                    for name, value in bounds.items()
+                ]
+            low, high, sixth = shared[dtype]
+            slope = store(graph, f"{y}_slope", np.array(6 * attribute(node, "alpha", 0.2), dtype))
+            shift = store(graph, f"{y}_shift", np.array(6 * attribute(node, "beta", 0.5), dtype))
             instead[place] = [
                 helper.make_node("Mul", [node.input[0], slope], [f"{y}_scaled"], f"{y}_scale"),
                 helper.make_node("Add", [f"{y}_scaled", shift], [f"{y}_shifted"], f"{y}_add"),
@@ -46,7 +64,7 @@ class HardSigmoidToClip:
             ]
         replace_nodes(graph, instead)
         forget_types(after)
-        return Rewritten(after, len(instead))
+        return Rewritten(after, len(instead), exact(model))
 
     def ensures(self, after: onnx.ModelProto) -> None:
         """See `loadslice.graph.rewrites.Rewrite.ensures`."""

@@ -15,6 +15,8 @@ from loadslice.graph.rewrites.edit import (
     attribute,
     copied,
     count,
+    exact,
+    float_type,
     forget_types,
     opset,
     replace_nodes,
@@ -23,6 +25,7 @@ from loadslice.graph.rewrites.edit import (
 )
 from loadslice.graph.rewrites.links import STANDARD, Links, Match
 from loadslice.graph.rewrites.patterns import layer_norm
+from loadslice.graph.shapes import infer
 
 OPSET_MIN = 17
 """The first standard operator set with LayerNormalization."""
@@ -65,7 +68,7 @@ class FuseLayerNorm:
         replace_nodes(after.graph, instead)
         sweep(after.graph)
         forget_types(after)
-        return Rewritten(after, sum(len(match.nodes) for match in matches))
+        return Rewritten(after, sum(len(match.nodes) for match in matches), exact(model))
 
     def ensures(self, after: onnx.ModelProto) -> None:
         """See `loadslice.graph.rewrites.Rewrite.ensures`."""
@@ -94,10 +97,15 @@ class SplitLayerNorm:
         after = copied(model)
         graph = after.graph
         axes = store(graph, "layer_norm_axes", np.array([-1], np.int64)) if opset(after) >= AXES_INPUT_OPSET else None
-        instead = {place: _written_out(graph, node, axes) for place, node in enumerate(graph.node) if _splittable(node)}
+        env = infer(model, {}).env
+        instead = {
+            place: _written_out(graph, node, axes, float_type(env, node.input[0]))
+            for place, node in enumerate(graph.node)
+            if _splittable(node)
+        }
         replace_nodes(graph, instead)
         forget_types(after)
-        return Rewritten(after, len(instead))
+        return Rewritten(after, len(instead), exact(model))
 
     def ensures(self, after: onnx.ModelProto) -> None:
         """See `loadslice.graph.rewrites.Rewrite.ensures`."""
@@ -113,10 +121,12 @@ def _splittable(node: onnx.NodeProto) -> bool:
     )
 
 
-def _written_out(graph: onnx.GraphProto, node: onnx.NodeProto, axes: str | None) -> list[onnx.NodeProto]:
+def _written_out(
+    graph: onnx.GraphProto, node: onnx.NodeProto, axes: str | None, dtype: np.dtype[np.generic]
+) -> list[onnx.NodeProto]:
     x, y = node.input[0], node.output[0]
-    epsilon = store(graph, f"{y}_epsilon", np.array(attribute(node, "epsilon", 1e-5), np.float32))
-    two = store(graph, f"{y}_two", np.array(2.0, np.float32))
+    epsilon = store(graph, f"{y}_epsilon", np.array(attribute(node, "epsilon", 1e-5), dtype))
+    two = store(graph, f"{y}_two", np.array(2.0, dtype))
     made: list[onnx.NodeProto] = []
 
     def add(op: str, inputs: list[str], part: str, **attributes: Any) -> str:

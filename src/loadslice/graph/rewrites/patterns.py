@@ -192,7 +192,7 @@ def _scale_and_shift(links: Links, name: str) -> tuple[list[int], str, str, str]
         node = links.nodes[step[0]]
         other = node.input[1] if node.input[0] == name else node.input[0]
         value = links.constant(other)
-        if value is None or value.ndim != 1:
+        if value is None or value.ndim != 1 or value.size == 1:
             return None
         nodes.append(step[0])
         constants.append(other)

@@ -225,6 +225,21 @@ def test_a_hard_sigmoid_becomes_a_clip_at_six() -> None:
     assert ops(after) == ["Mul", "Add", "Clip", "Mul"]
 
 
+@pytest.mark.parametrize("name", ["hard-sigmoid-to-clip", "split-layer-norm"])
+def test_constants_are_of_the_type_of_the_tensors_they_meet(name: str) -> None:
+    """A half-precision model stays one that ONNX Runtime loads."""
+    half = TensorProto.FLOAT16
+    node = helper.make_node("HardSigmoid", ["x"], ["y"])
+    stored = []
+    if name == "split-layer-norm":
+        node = helper.make_node("LayerNormalization", ["x", "gain", "bias"], ["y"])
+        stored = [numpy_helper.from_array(np.ones(8, np.float16), part) for part in ("gain", "bias")]
+    infos = [helper.make_tensor_value_info(part, half, [4, 8]) for part in "xy"]
+    graph = helper.make_graph([node], "g", infos[:1], infos[1:], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    apply(name, model)
+
+
 def test_shape_arithmetic_goes_away_once_shapes_are_fixed() -> None:
     if importlib.util.find_spec("rapidocr_onnxruntime") is None:
         pytest.skip("the OCR models come with rapidocr-onnxruntime (extra 'example')")

@@ -78,7 +78,8 @@ class FoldConstants:
     def requires(self, model: onnx.ModelProto) -> str | None:
         """See `loadslice.graph.rewrites.Rewrite.requires`."""
         body = infer(model, {})
-        if any(_known(step) or _identity(step, model) for step in body.steps):
+        outputs = _outputs(model)
+        if any(_known(step) or _identity(step, outputs) for step in body.steps):
             return None
         return "nothing in the model is known before the run"
 
@@ -89,12 +90,13 @@ class FoldConstants:
         instead: dict[int, list[onnx.NodeProto]] = {}
         same: dict[str, str] = {}
         changes = 0
+        outputs = _outputs(model)
         for place, step in enumerate(infer(after, {}).steps):
             if _known(step):
                 _store_outputs(graph, step)
                 instead[place] = []
                 changes += 1
-            elif _identity(step, model):
+            elif _identity(step, outputs):
                 same[step.node.output[0]] = step.node.input[0]
                 instead[place] = []
                 changes += 1
@@ -130,9 +132,12 @@ def _store_outputs(graph: onnx.GraphProto, step: Step) -> None:
             )
 
 
-def _identity(step: Step, model: onnx.ModelProto) -> bool:
+def _outputs(model: onnx.ModelProto) -> set[str]:
+    return {info.name for graph, _ in graphs(model.graph) for info in graph.output}
+
+
+def _identity(step: Step, outputs: set[str]) -> bool:
     """An Identity between two inner tensors; one that makes a model output must stay to make it."""
-    outputs = {info.name for graph, _ in graphs(model.graph) for info in graph.output}
     return step.node.op_type == "Identity" and step.node.domain in STANDARD and step.node.output[0] not in outputs
 
 
