@@ -253,8 +253,8 @@ def close_batch(now_ns: int, tables: Tables, state: State, engine: int, lane: in
     batch[c.B_BUSY] = 1
     batch[c.B_EPOCH] += 1
     counts = state.engines[engine]
-    if counts[c.N_END_NS] != c.MANY_SLOTS:
-        counts[c.N_END_NS] = now_ns + batch[c.B_EXPECTED_NS]
+    if tables.engines[engine, c.E_MAX_INFLIGHT] == 1:
+        state.ends_ns[engine] = now_ns + batch[c.B_EXPECTED_NS]
     counts[c.N_INFLIGHT] += 1
     counts[c.N_BATCHES] += 1
     counts[c.N_DISPATCHED] += count

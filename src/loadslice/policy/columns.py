@@ -54,8 +54,9 @@ RUN_SETTINGS = W_FLOOR_PPM + CLASSES
     S_LANES,
     S_BUCKETS,
     S_DEGRADED,
+    S_IN_ORDER,
     STAGE_SETTINGS,
-) = range(10)
+) = range(11)
 PREFER_STATIC, PREFER_FASTEST, PREFER_CHEAPEST, PREFER_RULES = range(4)
 
 # Per stage and engine (tables.pairs); pads stand at P_FIRST_PAD + k, ascending, 0: no more
@@ -164,7 +165,6 @@ L_HEAD, L_TAIL, L_COUNT, LANE_COLUMNS = range(4)
     N_QUEUED,
     N_INFLIGHT,
     N_BACKLOG_NS,
-    N_END_NS,
     N_QUEUE_EXPIRY_NS,
     N_BREAKER_NS,
     N_DIRTY,
@@ -175,10 +175,8 @@ L_HEAD, L_TAIL, L_COUNT, LANE_COLUMNS = range(4)
     N_DONE_NS,
     N_LOADS,
     N_WAITING,
-) = range(15)
+) = range(14)
 ENGINE_COLUMNS = N_WAITING + CLASSES
-MANY_SLOTS = -1
-"""N_END_NS of an engine with more than one slot: ask each slot."""
 
 # Live estimates (state.live): service of n rows = V_BASE_NS + n * V_ROW_NS
 V_BASE_NS, V_ROW_NS, LIVE_COLUMNS = range(3)

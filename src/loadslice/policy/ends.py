@@ -1,7 +1,7 @@
 """How a request leaves: one outcome, said once, and its row free again."""
 
 from loadslice.policy import columns as c
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
 from loadslice.spec.outcome import Outcome, Reason
 
@@ -23,6 +23,13 @@ def say(state: State, kind: int, tag: int, a: int, b: int, detail: int, d: int) 
 
 
 @kernel
+def set_quick(state: State, stage: int, engine: int, lane: int) -> None:
+    """Keep what `preference.fastest` reads in step with the live line and the admission."""
+    speed = state.live[stage, lane, engine]
+    state.quick_ns[stage, lane, engine] = speed[c.V_BASE_NS] + speed[c.V_ROW_NS] + state.admission[stage, engine]
+
+
+@rare
 def set_admission(state: State, stage: int, engine: int) -> None:
     """Note whether an engine may be given more at a stage: it is up, and its breaker is closed or has a permit left."""
     breaker = state.breakers[stage, engine]
@@ -30,6 +37,8 @@ def set_admission(state: State, stage: int, engine: int) -> None:
         breaker[c.X_STATE] == c.HALF_OPEN and breaker[c.X_PROBES] + breaker[c.X_PROBED] < breaker[c.X_PERMITS]
     )
     state.admission[stage, engine] = 0 if admits and state.engines[engine, c.N_UP] == 1 else c.BLOCKED_NS
+    for lane in range(state.live.shape[1]):
+        set_quick(state, stage, engine, lane)
 
 
 @kernel

@@ -60,7 +60,7 @@ def check(tables: Tables, state: State) -> None:
     ended = int(counters[c.C_OUTCOMES :].sum())
     assert counters[c.C_SUBMITTED] == len(queued) + len(running) + ended, "accounting: submitted = inside + outcomes"
     assert counters[c.C_IN_SYSTEM] == len(queued) + len(running), "accounting: in system"
-    assert (state.engines[:, : c.N_END_NS] >= 0).all(), "accounting: no gauge below zero"
+    assert (state.engines[:, : c.N_QUEUE_EXPIRY_NS] >= 0).all(), "accounting: no gauge below zero"
     _check_free_list(state)
     seen: set[int] = set()
     for engine in range(len(state.engines)):

@@ -27,6 +27,8 @@ class Tables(NamedTuple):
     """[S, E, PAIR_SETTINGS]"""
     preference: Int64s
     """[S, E] engine indices in preference order, then -1"""
+    rank: Int64s
+    """[S, E] an engine's place in that order"""
     eligible: Int64s
     """[S, E, B] 1 where the engine takes the lane"""
     rules: Int64s
@@ -76,6 +78,12 @@ class State(NamedTuple):
     """[S, E] time of a batch as seen, in parts of what the table says"""
     live: Int64s
     """[S, B, E, LIVE_COLUMNS] the table at the speed seen now; BLOCKED_NS where the engine does not take the lane"""
+    ends_ns: Int64s
+    """[E] when the running batch of an engine with one slot is expected to end; 0: idle, or several slots"""
+    backlog_ns: Int64s
+    """[E] N_BACKLOG_NS of an engine with one slot; 0: several slots"""
+    quick_ns: Int64s
+    """[S, B, E] live service of one row and the admission together: what `preference.fastest` reads of every engine"""
     admission: Int64s
     """[S, E] 0 while the engine is up and its breaker admits, else BLOCKED_NS"""
     tenant_flows: Int64s

@@ -5,6 +5,7 @@ mean of what was seen, whatever the rows; 0 as long as nothing was, which routes
 """
 
 from loadslice.policy import columns as c
+from loadslice.policy.ends import set_quick
 from loadslice.policy.kernel import kernel
 from loadslice.policy.layout import State, Tables
 
@@ -47,11 +48,11 @@ def work_ns(tables: Tables, state: State, stage: int, engine: int, lane: int, ro
 @kernel
 def wait_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
     """Expected wait of a newcomer on an engine: queued work, and what is left of running batches, over its slots."""
-    counts = state.engines[engine]
-    if counts[c.N_END_NS] != c.MANY_SLOTS:
-        return int(counts[c.N_BACKLOG_NS] + max(0, counts[c.N_END_NS] - now_ns))
-    first = tables.engines[engine, c.E_FIRST_SLOT]
     width = tables.engines[engine, c.E_MAX_INFLIGHT]
+    if width == 1:
+        return int(state.backlog_ns[engine] + max(0, state.ends_ns[engine] - now_ns))
+    counts = state.engines[engine]
+    first = tables.engines[engine, c.E_FIRST_SLOT]
     if counts[c.N_INFLIGHT] < width and counts[c.N_QUEUED] == 0:
         return 0
     left_ns = counts[c.N_BACKLOG_NS] * 1
@@ -93,7 +94,8 @@ def estimate(tables: Tables, state: State, stage: int, engine: int, lane: int) -
     row_ns = tables.row_ns[stage, engine, lane]
     if base_ns + row_ns == 0:
         speed[c.V_BASE_NS] = state.learned_ns[stage, engine]
-        return
-    scale = state.scale_ppm[stage, engine]
-    speed[c.V_BASE_NS] = base_ns * scale // c.PPM
-    speed[c.V_ROW_NS] = row_ns * scale // c.PPM
+    else:
+        scale = state.scale_ppm[stage, engine]
+        speed[c.V_BASE_NS] = base_ns * scale // c.PPM
+        speed[c.V_ROW_NS] = row_ns * scale // c.PPM
+    set_quick(state, stage, engine, lane)

@@ -3,7 +3,7 @@
 from loadslice.policy import columns as c
 from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
-from loadslice.policy.live import padded, wait_ns
+from loadslice.policy.live import service_ns, wait_ns
 from loadslice.policy.residency import load_ns
 from loadslice.spec.outcome import Reason
 
@@ -70,34 +70,41 @@ def first_in_order(tables: Tables, state: State, request: int) -> int:
 def fastest(now_ns: int, tables: Tables, state: State, request: int) -> int:
     """The engine where a request is expected to end first; equal ones in the order of the file; -1: none may serve it.
 
-    This is asked of every engine for every request, so it reads the live line and the engine's row and nothing else;
-    what the line cannot say (rows, precision) is asked of a better candidate only.
+    Every engine is looked at for every request, so the look is three numbers in rows: a bound that no exact expectation
+    lies below. Only for an engine whose bound beats the best so far is the expectation itself worked out.
     """
     row = state.requests[request]
     stage = row[c.R_STAGE]
-    items = row[c.R_ITEMS]
     lane = row[c.R_BUCKET]
+    ends_ns = state.ends_ns
+    backlog_ns = state.backlog_ns
+    quick_ns = state.quick_ns[stage, lane]
+    ties = 1 - tables.stages[stage, c.S_IN_ORDER]
     best = -1
     best_ns = c.BLOCKED_NS
-    for order in range(tables.preference.shape[1]):
-        engine = tables.preference[stage, order]
-        if engine < 0:
-            break
-        counts = state.engines[engine]
-        speed = state.live[stage, lane, engine]
-        ends_ns = state.admission[stage, engine] + counts[c.N_BACKLOG_NS] + speed[c.V_BASE_NS]
-        if counts[c.N_END_NS] > now_ns:
-            ends_ns += counts[c.N_END_NS] - now_ns
-        # What is left out so far only adds to it: the wait for several slots is at most a division less.
-        if counts[c.N_END_NS] == c.MANY_SLOTS:
-            ends_ns += wait_ns(now_ns, tables, state, engine) - counts[c.N_BACKLOG_NS]
-        if ends_ns >= best_ns:
+    for engine in range(quick_ns.shape[0]):
+        if max(ends_ns[engine] - now_ns, 0) + backlog_ns[engine] + quick_ns[engine] >= best_ns + ties:
             continue
-        ends_ns += padded(tables, stage, engine, items) * speed[c.V_ROW_NS] + load_ns(tables, state, engine, stage)
-        if ends_ns < best_ns and accepts(tables, state, request, engine):
+        expected_ns = completion_ns(now_ns, tables, state, request, engine)
+        sooner = expected_ns < best_ns or (
+            expected_ns == best_ns and best >= 0 and tables.rank[stage, engine] < tables.rank[stage, best]
+        )
+        if sooner and accepts(tables, state, request, engine):
             best = engine
-            best_ns = ends_ns
+            best_ns = expected_ns
     return int(best)
+
+
+@kernel
+def completion_ns(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> int:
+    """How long from now until a request is expected to end at its stage, were it placed on an engine that takes it."""
+    row = state.requests[request]
+    stage = row[c.R_STAGE]
+    return int(
+        wait_ns(now_ns, tables, state, engine)
+        + load_ns(tables, state, engine, stage)
+        + service_ns(tables, state, stage, engine, row[c.R_BUCKET], row[c.R_ITEMS])
+    )
 
 
 @rare
@@ -126,9 +133,7 @@ def cheapest(now_ns: int, tables: Tables, state: State, request: int, ahead: int
             break
         if not available(tables, state, request, engine):
             continue
-        speed = state.live[stage, lane, engine]
-        ends_ns = wait_ns(now_ns, tables, state, engine) + load_ns(tables, state, engine, stage)
-        ends_ns += speed[c.V_BASE_NS] + padded(tables, stage, engine, row[c.R_ITEMS]) * speed[c.V_ROW_NS]
+        ends_ns = completion_ns(now_ns, tables, state, request, engine)
         if row[c.R_DEADLINE_NS] < c.FOREVER and now_ns + ends_ns + ahead > row[c.R_DEADLINE_NS]:
             continue
         price = tables.price[stage, engine, lane]

@@ -37,6 +37,8 @@ def push(now_ns: int, tables: Tables, state: State, request: int, engine: int) -
     counts[c.N_QUEUED] += 1
     counts[c.N_WAITING + priority] += 1
     counts[c.N_BACKLOG_NS] += row[c.R_WORK_NS]
+    if tables.engines[engine, c.E_MAX_INFLIGHT] == 1:
+        state.backlog_ns[engine] = counts[c.N_BACKLOG_NS]
     if row[c.R_EXPIRY_NS] < counts[c.N_QUEUE_EXPIRY_NS]:
         counts[c.N_QUEUE_EXPIRY_NS] = row[c.R_EXPIRY_NS]
     joined(tables, state, request, engine)
@@ -66,6 +68,8 @@ def unlink(tables: Tables, state: State, request: int) -> None:
     counts[c.N_QUEUED] -= 1
     counts[c.N_WAITING + priority] -= 1
     counts[c.N_BACKLOG_NS] -= row[c.R_WORK_NS]
+    if tables.engines[engine, c.E_MAX_INFLIGHT] == 1:
+        state.backlog_ns[engine] = counts[c.N_BACKLOG_NS]
     left(tables, state, request, engine)
 
 

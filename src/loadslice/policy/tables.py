@@ -59,6 +59,7 @@ def lower(pipeline: Pipeline, latency: LatencyTable | None = None, sources: tupl
         breakers=breakers,
         pairs=pairs,
         preference=preference,
+        rank=_ranks(preference),
         eligible=eligible,
         rules=_rules(pipeline, sources),
         base_ns=base_ns,
@@ -68,6 +69,14 @@ def lower(pipeline: Pipeline, latency: LatencyTable | None = None, sources: tupl
         steps=np.array([0, *(round(step * c.PPM) for step in pipeline.rollout.steps)], np.int64),
         lane_stage=np.repeat(np.arange(stage_count), lane_counts),
     )
+
+
+def _ranks(preference: Int64s) -> Int64s:
+    rank = np.full(preference.shape, preference.shape[1], np.int64)
+    for stage, order in enumerate(preference):
+        engines = order[order >= 0]
+        rank[stage, engines] = np.arange(len(engines))
+    return rank
 
 
 def versions(stage: Stage) -> int:
@@ -139,6 +148,7 @@ def _breaker_row(breaker: Breaker | None) -> tuple[int, ...]:
 
 def _stage_row(stage: Stage, engine_names: list[str], first_lane: int, lanes: int) -> tuple[int, ...]:
     failover = stage.failover
+    in_order = [engine_names.index(name) for name in stage.engine_names]
     classes = CLASSES if failover is None or failover.classes is None else failover.classes
     return (
         c.FOREVER if stage.timeout_ms is None else round(stage.timeout_ms * _NS_PER_MS),
@@ -150,6 +160,7 @@ def _stage_row(stage: Stage, engine_names: list[str], first_lane: int, lanes: in
         lanes,
         len(stage.buckets) + 1,
         int(stage.degraded is not None),
+        int(in_order == sorted(in_order)),
     )
 
 
@@ -236,7 +247,6 @@ def fresh(tables: Tables, max_requests: int) -> State:
     engines = np.zeros((engine_count, c.ENGINE_COLUMNS), np.int64)
     engines[:, c.N_UP] = 1
     engines[:, [c.N_QUEUE_EXPIRY_NS, c.N_BREAKER_NS]] = c.FOREVER
-    engines[tables.engines[:, c.E_MAX_INFLIGHT] > 1, c.N_END_NS] = c.MANY_SLOTS
     engines[:, c.N_DONE_NS] = -c.LONG_AGO_NS
     batches = np.zeros((slots, c.BATCH_COLUMNS), np.int64)
     batches[:, c.B_EXPIRY_NS] = c.FOREVER
@@ -251,6 +261,7 @@ def fresh(tables: Tables, max_requests: int) -> State:
     # One event can end every request once, place each once per engine (a sweep opens breaker after breaker, and what
     # waits moves on), and fill every slot.
     effects = np.zeros(((engine_count + 1) * max_requests + slots + 8, c.EFFECT_COLUMNS), np.int64)
+    live = _first_estimates(tables)
     leaves = 1 << (engine_count - 1).bit_length()
     return State(
         requests=requests,
@@ -266,7 +277,10 @@ def fresh(tables: Tables, max_requests: int) -> State:
         choice=np.full(c.CLASSES, -1, np.int64),
         learned_ns=np.zeros((stage_count, engine_count), np.int64),
         scale_ppm=np.full((stage_count, engine_count), c.PPM, np.int64),
-        live=_first_estimates(tables),
+        live=live,
+        ends_ns=np.zeros(engine_count, np.int64),
+        backlog_ns=np.zeros(engine_count, np.int64),
+        quick_ns=live[..., c.V_BASE_NS] + live[..., c.V_ROW_NS],
         admission=np.zeros((stage_count, engine_count), np.int64),
         tenant_flows=np.zeros((engine_count, c.CLASSES, tenants + 1, c.FLOW_COLUMNS), np.int64),
         stage_flows=np.zeros((engine_count, c.CLASSES, stage_count + 1, c.FLOW_COLUMNS), np.int64),
