@@ -10,15 +10,15 @@ class first and in order, and stops at the first that does not fit: nobody overt
 from loadslice.policy import columns as c
 from loadslice.policy.deadlines import dropped
 from loadslice.policy.ends import say
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
 from loadslice.policy.live import padded, service_ns
 from loadslice.policy.queues import unlink
 from loadslice.policy.residency import can_hold, is_bounded, make_resident
-from loadslice.policy.shares import charge, goes_first, head_of
+from loadslice.policy.shares import charge, goes_first, head_of, is_shared
 
 
-@kernel
+@rare
 def oldest_due_ns(tables: Tables, state: State, engine: int, lane: int) -> int:
     """When the first of a lane's heads has waited long enough: its window is over, or its expiry needs it to start."""
     stage = tables.lane_stage[lane]
@@ -72,7 +72,7 @@ def ready_lane(now_ns: int, tables: Tables, state: State, engine: int, priority:
     return best
 
 
-@kernel
+@rare
 def online_waits(tables: Tables, state: State, engine: int) -> bool:
     """Whether a request of a class that is not offline waits on an engine."""
     for priority in range(c.CLASSES):
@@ -142,8 +142,13 @@ def why_closed(now_ns: int, tables: Tables, state: State, engine: int, lane: int
     pair = tables.pairs[stage, engine]
     if state.lane_rows[engine, lane] >= pair[c.P_BATCH_SIZE] and pair[c.P_BATCH_SIZE] > 1:
         return c.FULL
-    if pair[c.P_WINDOW_NS] == 0:
-        return c.ALONE
+    return c.ALONE if pair[c.P_WINDOW_NS] == 0 else window_or_slack(now_ns, tables, state, engine, lane)
+
+
+@rare
+def window_or_slack(now_ns: int, tables: Tables, state: State, engine: int, lane: int) -> int:
+    """Whether a lane that waited is ready because a window has ended, or because a deadline would not wait."""
+    pair = tables.pairs[tables.lane_stage[lane], engine]
     for priority in range(c.CLASSES):
         head = head_of(tables, state, engine, priority, lane)
         if head >= 0 and state.requests[head, c.R_ENQUEUED_NS] + pair[c.P_WINDOW_NS] <= now_ns:
@@ -211,7 +216,8 @@ def fill(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn
             unlink(tables, state, request)
             if row[c.R_DEADLINE_NS] < c.FOREVER and dropped(now_ns, tables, state, request, engine, 0, 0):
                 continue
-            charge(tables, state, request, engine)
+            if is_shared(tables, engine):
+                charge(tables, state, request, engine)
             row[c.R_STATUS] = c.RUNNING
             member = state.members[slot, count]
             member[c.M_REQUEST] = request

@@ -28,12 +28,21 @@ def enter(now_ns: int, tables: Tables, state: State, request: int, engine: int) 
     row[c.R_BREAKER_EPOCH] = breaker[c.X_EPOCH]
     row[c.R_PROBE] = 0
     if breaker[c.X_STATE] == c.HALF_OPEN:
-        row[c.R_PROBE] = 1
-        if breaker[c.X_UNTIL_NS] == c.FOREVER:
-            breaker[c.X_UNTIL_NS] = now_ns + tables.breakers[stage, c.K_HALF_OPEN_NS]
-            set_timer(state, engine)
-        breaker[c.X_PROBES] += 1
-        set_admission(state, stage, engine)
+        take_permit(now_ns, tables, state, request, engine)
+
+
+@rare
+def take_permit(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> None:
+    """A request goes to a half-open engine as a probe; the first one starts the time that half-open may last."""
+    row = state.requests[request]
+    stage = row[c.R_STAGE]
+    breaker = state.breakers[stage, engine]
+    row[c.R_PROBE] = 1
+    if breaker[c.X_UNTIL_NS] == c.FOREVER:
+        breaker[c.X_UNTIL_NS] = now_ns + tables.breakers[stage, c.K_HALF_OPEN_NS]
+        set_timer(state, engine)
+    breaker[c.X_PROBES] += 1
+    set_admission(state, stage, engine)
 
 
 @kernel
@@ -57,12 +66,7 @@ def record(now_ns: int, tables: Tables, state: State, request: int, call: int) -
         return
     if breaker[c.X_STATE] == c.HALF_OPEN:
         if row[c.R_PROBE] == 1:
-            row[c.R_PROBE] = 0
-            breaker[c.X_PROBES] -= 1
-            breaker[c.X_PROBED] += 1
-            breaker[c.X_PROBES_BAD] += 1 if call != c.WELL else 0
-            if breaker[c.X_PROBED] >= settings[c.K_PERMITS]:
-                decide_probes(now_ns, tables, state, stage, engine)
+            record_probe(now_ns, tables, state, request, call)
         return
     remember(state, stage, engine, settings[c.K_WINDOW], call)
     calls = breaker[c.X_CALLS]
@@ -70,11 +74,30 @@ def record(now_ns: int, tables: Tables, state: State, request: int, call: int) -
         breaker[c.X_FAILURES] * c.PPM >= settings[c.K_FAILURE_PPM] * calls
         or (breaker[c.X_SLOW] > 0 and breaker[c.X_SLOW] * c.PPM >= settings[c.K_SLOW_PPM] * calls)
     ):
-        if another_is_well(tables, state, stage, engine):
-            trip(now_ns, tables, state, stage, engine)
-        else:
-            breaker[c.X_WITHHELD] += 1
-            forget(state, stage, engine)
+        overstep(now_ns, tables, state, stage, engine)
+
+
+@rare
+def record_probe(now_ns: int, tables: Tables, state: State, request: int, call: int) -> None:
+    """A probe has ended: its permit comes back, and the last of them decides."""
+    row = state.requests[request]
+    breaker = state.breakers[row[c.R_STAGE], row[c.R_ENGINE]]
+    row[c.R_PROBE] = 0
+    breaker[c.X_PROBES] -= 1
+    breaker[c.X_PROBED] += 1
+    breaker[c.X_PROBES_BAD] += 1 if call != c.WELL else 0
+    if breaker[c.X_PROBED] >= tables.breakers[row[c.R_STAGE], c.K_PERMITS]:
+        decide_probes(now_ns, tables, state, row[c.R_STAGE], row[c.R_ENGINE])
+
+
+@rare
+def overstep(now_ns: int, tables: Tables, state: State, stage: int, engine: int) -> None:
+    """A rate has been reached: open, unless nobody else is well; then start counting anew."""
+    if another_is_well(tables, state, stage, engine):
+        trip(now_ns, tables, state, stage, engine)
+    else:
+        state.breakers[stage, engine, c.X_WITHHELD] += 1
+        forget(state, stage, engine)
 
 
 @kernel

@@ -6,7 +6,7 @@ waste the engine. The test is made at the door, between stages and when a batch 
 
 from loadslice.policy import columns as c
 from loadslice.policy.ends import finish, refuse
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
 from loadslice.policy.live import service_ns, wait_ns
 from loadslice.spec.outcome import Outcome, Reason
@@ -33,6 +33,12 @@ def ahead_ns(now_ns: int, tables: Tables, state: State, stage: int) -> int:
 
     Waits are not added up: an engine serves first what arrived first, so that a request waits for its elders once.
     """
+    return later_ns(now_ns, tables, state, stage) if stage + 1 < tables.stages.shape[0] else 0
+
+
+@rare
+def later_ns(now_ns: int, tables: Tables, state: State, stage: int) -> int:
+    """The same where there are stages after it."""
     service = 0
     longest_wait = 0
     for later in range(stage + 1, tables.stages.shape[0]):
@@ -83,12 +89,19 @@ def dropped(now_ns: int, tables: Tables, state: State, request: int, engine: int
         Whether it was ended.
     """
     row = state.requests[request]
+    needed_ns = service_ns(tables, state, row[c.R_STAGE], engine, row[c.R_BUCKET], row[c.R_ITEMS])
+    if now_ns + wait + needed_ns + ahead <= row[c.R_DEADLINE_NS] and row[c.R_DEADLINE_NS] > now_ns:
+        return False
+    return drop(now_ns, tables, state, request, engine, needed_ns)
+
+
+@rare
+def drop(now_ns: int, tables: Tables, state: State, request: int, engine: int, needed_ns: int) -> bool:
+    """End a request that is expired or hopeless, unless it may try an idle engine; whether it was ended."""
+    row = state.requests[request]
     if row[c.R_DEADLINE_NS] <= now_ns:
         finish(state, request, EXPIRED, DEADLINE, 0)
         return True
-    needed_ns = service_ns(tables, state, row[c.R_STAGE], engine, row[c.R_BUCKET], row[c.R_ITEMS])
-    if now_ns + wait + needed_ns + ahead <= row[c.R_DEADLINE_NS]:
-        return False
     if may_be_tried(now_ns, state, engine, needed_ns):
         row[c.R_TRIAL] = 1
         return False

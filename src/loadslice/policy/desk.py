@@ -163,10 +163,10 @@ def on_batch_done(now_ns: int, tables: Tables, state: State, slot: int, epoch: i
         row = state.requests[request]
         if row[c.R_EPOCH] != state.members[slot, index, c.M_EPOCH]:
             continue  # cancelled, expired or moved meanwhile: its outcome has been said
-        if results[index, 0] < 0:
-            finish(state, request, FAILED, STAGE_FAILED, 0)
-        elif last:
-            finish(state, request, COMPLETED, NO_REASON, 0)
+        failed = results[index, 0] < 0
+        if failed or last:
+            outcome, reason = (FAILED, STAGE_FAILED) if failed else (COMPLETED, NO_REASON)
+            finish(state, request, outcome, reason, 0)
         else:
             row[c.R_STAGE] += 1
             row[c.R_ITEMS] = results[index, 0]

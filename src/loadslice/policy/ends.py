@@ -44,13 +44,19 @@ def set_admission(state: State, stage: int, engine: int) -> None:
 @kernel
 def leave(state: State, request: int) -> None:
     """A request leaves its engine without a verdict: its permit, if it holds one, comes back."""
+    if state.requests[request, c.R_PROBE] == 1:
+        return_permit(state, request)
+
+
+@rare
+def return_permit(state: State, request: int) -> None:
+    """Give back the permit of a probe that ends unrecorded, unless its breaker has moved on."""
     row = state.requests[request]
-    if row[c.R_PROBE] == 1:
-        breaker = state.breakers[row[c.R_STAGE], row[c.R_ENGINE]]
-        if breaker[c.X_EPOCH] == row[c.R_BREAKER_EPOCH]:
-            breaker[c.X_PROBES] -= 1
-            set_admission(state, row[c.R_STAGE], row[c.R_ENGINE])
-        row[c.R_PROBE] = 0
+    breaker = state.breakers[row[c.R_STAGE], row[c.R_ENGINE]]
+    if breaker[c.X_EPOCH] == row[c.R_BREAKER_EPOCH]:
+        breaker[c.X_PROBES] -= 1
+        set_admission(state, row[c.R_STAGE], row[c.R_ENGINE])
+    row[c.R_PROBE] = 0
 
 
 @kernel
@@ -73,7 +79,7 @@ def finish(state: State, request: int, outcome: int, reason: int, hint_ns: int) 
     state.counters[c.C_OUTCOMES + outcome] += 1
 
 
-@kernel
+@rare
 def refuse(tables: Tables, state: State, request: int, outcome: int, reason: int, hint_ns: int) -> None:
     """Refuse a request at its stage; where the stage has a degraded reply, that is the answer instead."""
     if tables.stages[state.requests[request, c.R_STAGE], c.S_DEGRADED] == 1:

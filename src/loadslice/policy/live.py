@@ -6,7 +6,7 @@ mean of what was seen, whatever the rows; 0 as long as nothing was, which routes
 
 from loadslice.policy import columns as c
 from loadslice.policy.ends import set_quick
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
 
 MEMORY_SHIFT = 3
@@ -18,9 +18,13 @@ SCALE_MIN_PPM, SCALE_MAX_PPM = 10_000, 1_000_000_000
 @kernel
 def padded(tables: Tables, stage: int, engine: int, rows: int) -> int:
     """Rows that an engine computes for so many: padded to the first count it was built for that holds them."""
+    return rows if tables.pairs[stage, engine, c.P_FIRST_PAD] == 0 else next_pad(tables, stage, engine, rows)
+
+
+@rare
+def next_pad(tables: Tables, stage: int, engine: int, rows: int) -> int:
+    """The first row count an engine was built for that holds so many; themselves where none does."""
     pair = tables.pairs[stage, engine]
-    if pair[c.P_FIRST_PAD] == 0:
-        return rows
     for pad in range(c.P_FIRST_PAD, c.P_FIRST_PAD + c.PADS_MAX):
         if pair[pad] >= rows:
             return int(pair[pad])
@@ -48,9 +52,15 @@ def work_ns(tables: Tables, state: State, stage: int, engine: int, lane: int, ro
 @kernel
 def wait_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
     """Expected wait of a newcomer on an engine: queued work, and what is left of running batches, over its slots."""
-    width = tables.engines[engine, c.E_MAX_INFLIGHT]
-    if width == 1:
+    if tables.engines[engine, c.E_MAX_INFLIGHT] == 1:
         return int(state.backlog_ns[engine] + max(0, state.ends_ns[engine] - now_ns))
+    return wait_for_many_ns(now_ns, tables, state, engine)
+
+
+@rare
+def wait_for_many_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
+    """Expected wait on an engine with several slots: none while one is idle and nobody waits."""
+    width = tables.engines[engine, c.E_MAX_INFLIGHT]
     counts = state.engines[engine]
     first = tables.engines[engine, c.E_FIRST_SLOT]
     if counts[c.N_INFLIGHT] < width and counts[c.N_QUEUED] == 0:

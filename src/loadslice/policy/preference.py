@@ -32,7 +32,7 @@ def available(tables: Tables, state: State, request: int, engine: int) -> bool:
     )
 
 
-@kernel
+@rare
 def rule_target(tables: Tables, state: State, request: int) -> int:
     """Engine named by the first rule of the request's stage that holds; -1 when none does."""
     row = state.requests[request]

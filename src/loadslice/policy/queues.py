@@ -5,9 +5,9 @@ Rules of this file: a request is in exactly one FIFO while its status is QUEUED;
 """
 
 from loadslice.policy import columns as c
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
-from loadslice.policy.shares import joined, left
+from loadslice.policy.shares import is_shared, joined, left
 
 
 @kernel
@@ -41,7 +41,8 @@ def push(now_ns: int, tables: Tables, state: State, request: int, engine: int) -
         state.backlog_ns[engine] = counts[c.N_BACKLOG_NS]
     if row[c.R_EXPIRY_NS] < counts[c.N_QUEUE_EXPIRY_NS]:
         counts[c.N_QUEUE_EXPIRY_NS] = row[c.R_EXPIRY_NS]
-    joined(tables, state, request, engine)
+    if is_shared(tables, engine):
+        joined(tables, state, request, engine)
 
 
 @kernel
@@ -70,10 +71,11 @@ def unlink(tables: Tables, state: State, request: int) -> None:
     counts[c.N_BACKLOG_NS] -= row[c.R_WORK_NS]
     if tables.engines[engine, c.E_MAX_INFLIGHT] == 1:
         state.backlog_ns[engine] = counts[c.N_BACKLOG_NS]
-    left(tables, state, request, engine)
+    if is_shared(tables, engine):
+        left(tables, state, request, engine)
 
 
-@kernel
+@rare
 def newest(state: State, engine: int, priority: int, tenant: int) -> int:
     """The request of a class, and of one tenant unless that is -1, that queued last on an engine; -1: none waits."""
     found = -1

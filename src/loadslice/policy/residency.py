@@ -37,12 +37,11 @@ def room_bytes(tables: Tables, state: State, engine: int, droppable: int) -> int
     return int(room)
 
 
-@kernel
+@rare
 def can_hold(tables: Tables, state: State, engine: int, stage: int) -> bool:
-    """Whether a batch of the stage could start: its model is there, or there is room once others are dropped."""
+    """Whether a stage could start on an engine of bounded memory: its model is there, or there is room for it."""
     return bool(
-        not is_bounded(tables, engine)
-        or state.resident[engine, stage] >= 0
+        state.resident[engine, stage] >= 0
         or tables.pairs[stage, engine, c.P_MEMORY_BYTES] <= room_bytes(tables, state, engine, 1)
     )
 

@@ -69,7 +69,7 @@ def has_spare(now_ns: int, tables: Tables, state: State, request: int, engine: i
     )
 
 
-@kernel
+@rare
 def backup(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> int:
     """Where this piece of overflow goes instead of ``engine``; -1: it stays.
 
@@ -136,6 +136,19 @@ def victim_of(tables: Tables, state: State, request: int, engine: int) -> int:
     return newest(state, engine, row[c.R_CLASS], tenant) if tenant >= 0 else -1
 
 
+@rare
+def make_room(now_ns: int, tables: Tables, state: State, request: int, engine: int, admitted: int) -> bool:
+    """Displace somebody on a full engine, or refuse the newcomer; whether there is room now."""
+    victim = victim_of(tables, state, request, engine)
+    hint = hint_ns(now_ns, tables, state, engine)
+    if victim < 0:
+        refuse(tables, state, request, SHED if admitted == 1 else REJECTED, QUEUE_FULL, hint)
+        return False
+    unlink(tables, state, victim)
+    refuse(tables, state, victim, SHED, DISPLACED, hint)
+    return True
+
+
 @kernel
 def place(now_ns: int, tables: Tables, state: State, request: int, admitted: int) -> None:
     """Answer the five questions for a request that stands at a stage and in no queue.
@@ -177,14 +190,8 @@ def place(now_ns: int, tables: Tables, state: State, request: int, admitted: int
     if row[c.R_DEADLINE_NS] < c.FOREVER:
         if dropped(now_ns, tables, state, request, engine, wait_ns(now_ns, tables, state, engine), ahead):
             return
-    if not has_room(tables, state, engine):
-        victim = victim_of(tables, state, request, engine)
-        hint = hint_ns(now_ns, tables, state, engine)
-        if victim < 0:
-            refuse(tables, state, request, SHED if admitted == 1 else REJECTED, QUEUE_FULL, hint)
-            return
-        unlink(tables, state, victim)
-        refuse(tables, state, victim, SHED, DISPLACED, hint)
+    if not has_room(tables, state, engine) and not make_room(now_ns, tables, state, request, engine, admitted):
+        return
     settle(now_ns, tables, state, request, engine, reason)
 
 

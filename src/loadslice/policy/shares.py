@@ -33,6 +33,12 @@ def charge_flow(flows: Int64s, flow: int, work_ns: int, share_ppm: int) -> None:
 
 
 @kernel
+def is_shared(tables: Tables, engine: int) -> bool:
+    """Whether anybody has a guarantee on an engine."""
+    return bool(tables.tenants.shape[0] > 1 or tables.engines[engine, c.E_HAS_SHARES] == 1)
+
+
+@rare
 def joined(tables: Tables, state: State, request: int, engine: int) -> None:
     """A request has joined an engine's queue."""
     row = state.requests[request]
@@ -42,7 +48,7 @@ def joined(tables: Tables, state: State, request: int, engine: int) -> None:
         enter_flow(state.stage_flows[engine, row[c.R_CLASS]], row[c.R_STAGE])
 
 
-@kernel
+@rare
 def left(tables: Tables, state: State, request: int, engine: int) -> None:
     """A request has left an engine's queue, served or not."""
     row = state.requests[request]
@@ -52,7 +58,7 @@ def left(tables: Tables, state: State, request: int, engine: int) -> None:
         state.stage_flows[engine, row[c.R_CLASS], row[c.R_STAGE], c.Y_WAITING] -= 1
 
 
-@kernel
+@rare
 def charge(tables: Tables, state: State, request: int, engine: int) -> None:
     """A request is dispatched: its tenant and its stage have had their part."""
     row = state.requests[request]
@@ -77,6 +83,14 @@ def came_first(state: State, request: int, other: int) -> bool:
 @kernel
 def goes_first(tables: Tables, state: State, engine: int, request: int, other: int) -> bool:
     """Whether a request of a class is served before another of the same class: by stage, by tenant, by arrival."""
+    if is_shared(tables, engine):
+        return has_less(tables, state, engine, request, other)
+    return came_first(state, request, other)
+
+
+@rare
+def has_less(tables: Tables, state: State, engine: int, request: int, other: int) -> bool:
+    """The same where there are guarantees: whose stage, then whose tenant, has had less of its share; then by arrival."""
     row = state.requests[request]
     against = state.requests[other]
     priority = row[c.R_CLASS]
@@ -96,7 +110,15 @@ def goes_first(tables: Tables, state: State, engine: int, request: int, other: i
 @kernel
 def head_of(tables: Tables, state: State, engine: int, priority: int, lane: int) -> int:
     """The request of a class that is served first from a lane; -1: none waits."""
-    head = state.lanes[engine, priority, lane, 0, c.L_HEAD]
+    if tables.tenants.shape[0] == 1:
+        return int(state.lanes[engine, priority, lane, 0, c.L_HEAD])
+    return first_tenant_head(tables, state, engine, priority, lane)
+
+
+@rare
+def first_tenant_head(tables: Tables, state: State, engine: int, priority: int, lane: int) -> int:
+    """The same over the tenants' FIFOs."""
+    head = state.lanes[engine, priority, lane, 0, c.L_HEAD] * 1
     for tenant in range(1, tables.tenants.shape[0]):
         candidate = state.lanes[engine, priority, lane, tenant, c.L_HEAD]
         if candidate >= 0 and (head < 0 or goes_first(tables, state, engine, candidate, head)):
