@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from loadslice.policy import columns as c
 from loadslice.policy.tables import State, Tables
 from loadslice.serve.clock import Clock
+from loadslice.serve.degraded import DegradedReplies
 from loadslice.serve.refusals import NS_PER_S
 from loadslice.serve.request import Batch, Passage, Request
 from loadslice.spec.outcome import Outcome, Reason
@@ -81,6 +82,8 @@ class Metrics(Collector):
     def __init__(self, pipeline: Pipeline, tables: Tables, state: State, clock: Clock) -> None:
         self.journal: Writes | None = None
         """Set where one is written."""
+        self.degraded: DegradedReplies | None = None
+        """Set once loaded."""
         self._pipeline = pipeline.pipeline
         self._engines = list(pipeline.engines)
         self._stages = [stage.name for stage in pipeline.stages]
@@ -118,7 +121,7 @@ class Metrics(Collector):
     def request_ended(self, request: Request) -> None:
         """Count an outcome, and how long it took to come to it."""
         self._ended[request.outcome, request.reason] += 1
-        if request.outcome is Outcome.COMPLETED:
+        if request.outcome is Outcome.COMPLETED and request.reason is not Reason.DEGRADED:
             assert request.end_ns is not None
             self._request.observe_ns(request.end_ns - request.received_ns)
 
