@@ -9,8 +9,8 @@ import polars as pl
 from loadslice.spec.errors import InputError
 from loadslice.workload.trace import column_type, conform, row_place, scan
 
-ROWS_PER_PART = 1 << 20
-"""About 100 MB of a trace with every column."""
+ROWS_PER_PART = 1 << 18
+"""About 25 MB of a trace with every column; arrays of this size are used again rather than asked of the system anew."""
 
 
 @dataclass(frozen=True)
