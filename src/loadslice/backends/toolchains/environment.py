@@ -102,8 +102,8 @@ def install(toolchain: Toolchain, python: Path | None, tell: Callable[[str], Non
     if toolchain.own_python:
         if python is None:
             raise ToolchainError(
-                f"toolchain '{toolchain.name}' pins versions that fill {toolchain.installed_mb / 1000:.1f} GB: install "
-                f"{toolchain.requires[0]} into an environment of yours and name it with --python PATH."
+                f"toolchain '{toolchain.name}' has pins of its own ({toolchain.installed_mb / 1000:.1f} GB): install "
+                f"{', then '.join(toolchain.requires)} into an environment of yours and name it with --python PATH."
             )
         found = _probe(toolchain, python, ours=False)
         _mark(home, found)

@@ -24,7 +24,8 @@ def quiet(_: str) -> None:
 
 
 def test_a_fresh_machine_has_none_of_them() -> None:
-    assert {state.name: state.installed for state in environment.states()} == {"qnn": None, "vela": None, "rknn": None}
+    assert {state.name for state in environment.states()} == {"qnn", "vela", "rknn", "tflite"}
+    assert all(state.installed is None for state in environment.states())
     assert not is_installed("qnn-htp")
 
 
