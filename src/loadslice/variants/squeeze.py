@@ -102,8 +102,8 @@ def _workbench(order: Order, folder: Path, tell: Callable[[str], None]) -> Workb
     notes += prepared.notes
     if judge.name not in {"cosine", "sqnr_db"} and 1 / len(held_out) > LABELLED_LOSS_MAX:
         notes.append(
-            f"judged by {len(held_out)} inputs: one of them is {100 / len(held_out):.1f} points of {judge.name}, more "
-            "than the half a point that a variant may lose. Give more inputs before you trust a close pass."
+            f"judged by {len(held_out)} inputs: one of them can be {100 / len(held_out):.1f} points of {judge.name}, "
+            "more than the half a point that a variant may lose. Give more inputs before you trust a close pass."
         )
     lock = environment.lock()
     offer = environment.cpu_offer(lock)
