@@ -35,6 +35,9 @@ class Observer(Protocol):
     def passage_ended(self, passage: Passage) -> None:
         """A request has passed a stage."""
 
+    def engine_lost(self, engine: int) -> None:
+        """An engine is down."""
+
     def request_ended(self, request: Request) -> None:
         """A request has its outcome."""
 
@@ -142,6 +145,7 @@ class Shell:
         if desk.on_engine_down(now_ns, self.tables, self.state, engine) == c.REFUSED:
             return False
         self._note(events.ENGINE_DOWN, now_ns, engine)
+        self._observer.engine_lost(engine)
         self._running = {batch for batch in self._running if batch.engine != engine}
         self._carry_out(now_ns)
         return True
