@@ -162,7 +162,7 @@ def _asked(
     toolchain, plain, _ = registry.target(target)
     if not asking.compilers:
         return None
-    if toolchain.input != "onnx" and environment.installed(registry.TFLITE) is None:
+    if toolchain.input != "onnx" and not environment.present(registry.TFLITE):
         notes.append(
             f"{toolchain.provides} compiles int8 TFLite: convert the model, then `loadslice toolchain compile "
             f"MODEL.tflite --for {plain}`"

@@ -19,7 +19,7 @@ from loadslice.graph.shapes import infer
 from loadslice.spec.errors import InputError
 
 pytestmark = pytest.mark.skipif(
-    environment.installed(registry.VELA) is None,
+    not environment.usable(registry.VELA),
     reason="the Ethos-U compiler is not installed: loadslice toolchain install vela",
 )
 
@@ -68,7 +68,7 @@ def test_what_is_no_tflite_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(
-    environment.installed(registry.TFLITE) is None,
+    not environment.usable(registry.TFLITE),
     reason="no interpreter with the converter is named: loadslice toolchain install tflite --python PATH",
 )
 def test_a_hard_sigmoid_falls_back_until_it_is_a_clip_at_six(tmp_path: Path) -> None:

@@ -27,11 +27,7 @@ def is_installed(target: str) -> bool:
     Raises:
         InputError: No toolchain compiles for this target.
     """
-    toolchain, _, _ = registry.target(target)
-    try:
-        return environment.installed(toolchain) is not None
-    except ToolchainError:
-        return True
+    return environment.present(registry.target(target)[0])
 
 
 def compile_model(
@@ -70,7 +66,7 @@ def compile_model(
     convert = toolchain.input == "tflite" and model.suffix == ".onnx"
     if model.suffix != f".{toolchain.input}" and not convert:
         raise InputError(f"{model}: '{name}' compiles .{toolchain.input} files.")
-    if convert and environment.installed(registry.TFLITE) is None:
+    if convert and not environment.present(registry.TFLITE):
         raise ToolchainError(
             f"{model}: '{name}' compiles int8 TFLite. Convert the model yourself, or name an interpreter that can: "
             "`loadslice toolchain install tflite --python PATH`."
@@ -112,7 +108,7 @@ def compile_model(
 def _converted(request: dict[str, Any], folder: Path, *, deadline_s: float, memory_bytes: int) -> dict[str, Any]:
     """The model as int8 TFLite in the same folder, and where its tensors came from."""
     found = environment.installed(registry.TFLITE)
-    assert found is not None
+    assert found is not None, "asked for before"
     return ask(registry.TFLITE.name, found.python, request, folder, deadline_s=deadline_s, memory_bytes=memory_bytes)
 
 

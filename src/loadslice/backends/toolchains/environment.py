@@ -64,6 +64,19 @@ def installed(toolchain: Toolchain) -> Installed | None:
     return found
 
 
+def present(toolchain: Toolchain) -> bool:
+    """It was installed once; a broken one counts, so that its trouble is told when it is asked."""
+    return (folder() / toolchain.name / MARK).is_file()
+
+
+def usable(toolchain: Toolchain) -> bool:
+    """It is installed and its interpreter is there."""
+    try:
+        return installed(toolchain) is not None
+    except ToolchainError:
+        return False
+
+
 def states() -> list[ToolchainState]:
     """Every known toolchain, installed or not."""
     found = []
