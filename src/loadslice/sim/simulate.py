@@ -208,7 +208,7 @@ def run_parts(
         requests += part.height
         traffic, record = course.follow(traffic, record, intake.lower(part), more=more)
         course.advance(traffic, record)
-        _add(tally, traffic, record)
+        tally.add(traffic, record)
     if requests == 0:
         intake.lower(pl.DataFrame({"arrival_s": []}))
     assert tally.attempts == requests, "exactly one outcome per request"
@@ -311,19 +311,12 @@ class _Course:
         )
 
 
-def _add(tally: Tally, traffic: Traffic, record: Record) -> None:
-    """Add what has ended in a part."""
-    ended = record.ended[: record.counts[r.N_ENDED]]
-    rows = ended if len(record.attempts) == len(traffic.requests) else ended % len(traffic.requests)
-    tally.add(record.attempts[ended], traffic.requests[rows, r.Q_DEADLINE_NS])
-
-
 def tallied(finished: Run) -> Tally:
     """A run added up."""
     if finished.tally is not None:
         return finished.tally
     tally = Tally(finished.behaviour.timeout_ns)
-    _add(tally, finished.traffic, finished.record)
+    tally.add(finished.traffic, finished.record)
     return tally
 
 
