@@ -165,9 +165,9 @@ def latencies(draw: st.DrawFn, stage_names: list[str], engine_names: list[str]) 
 
 @st.composite
 def setups(draw: st.DrawFn) -> Setup:
-    """One to three engines, one or two stages, every number that the core reads."""
+    """One to three engines, one to three stages, every number that the core reads."""
     names = ["a", "b", "c"][: draw(st.sampled_from([1, 2, 2, 3, 3]))]
-    stage_names = ["s", "t"][: draw(st.integers(1, 2))]
+    stage_names = ["s", "t", "u"][: draw(st.sampled_from([1, 2, 2, 3]))]
     floors = draw(st.sampled_from([{}, {}, {"sheddable": 0.3}, {"critical": 0.2, "sheddable": 0.5}]))
     pipeline = Pipeline(
         version=1,
