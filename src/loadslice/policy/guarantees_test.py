@@ -162,3 +162,12 @@ def test_a_key_keeps_its_version_while_the_share_grows() -> None:
         had = now
         desk.on_rollout(0, run.tables, run.state, c.PASS)
     assert len(had) == 300
+
+
+def test_the_cheapest_engine_is_taken_only_if_it_meets_the_deadline() -> None:
+    engines = {name: msgspec.structs.replace(LONG, active_w=watts) for name, watts in (("slow", 1.0), ("fast", 50.0))}
+    latency = LatencyTable(entries=[entry("slow", 100), entry("fast", 10)])
+    run = Desk(one_stage(engines, prefer="cheapest"), latency)
+    assert placements(run.arrive())[0][1] == 0
+    assert placements(run.arrive(deadline_ns=50 * MS))[0][1] == 1
+    assert placements(run.arrive(deadline_ns=201 * MS))[0][1] == 0
