@@ -37,7 +37,7 @@ LOAD = 0.8
 BATCH = 8
 DAY_RATE_PER_S = 1000
 DAY = 24 * 3600 * DAY_RATE_PER_S
-PART = 1 << 20
+PART = 1 << 18
 
 
 def fleet(engines: int) -> tuple[Pipeline, LatencyTable]:

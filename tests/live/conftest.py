@@ -1,11 +1,14 @@
 """Real servers on loopback ports, with models small enough to be written by hand."""
 
 import asyncio
+import contextlib
+import json
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
 import onnx
 import pytest
@@ -63,6 +66,27 @@ def wait(work):
     return work
 
 
+def hang_on_a(work):
+    if threading.current_thread().name.startswith("a."):
+        assert gate.wait(20)
+    return work
+
+
+def plain(work):
+    (y,) = work.tensors["y"][0, :1]
+    if y == 4:
+        raise ValueError("secret of the degraded reply")
+    if y == 6:
+        assert gate.wait(20)
+    if y == 8:
+        return Work({"y": np.zeros(1, "datetime64[s]")})
+    return Work({"y": -work.tensors["y"]})
+
+
+def negate_x(work):
+    return Work({"y": -work.tensors["x"]})
+
+
 def label(work):
     y = work.tensors["y"]
     if work.context == "date":
@@ -108,9 +132,57 @@ stages: [{name: lookup, model: lookup.onnx, engine: ort}]
 """
 
 
-def write_model(path: Path, operator: str, source: str, target: str) -> None:
+CANARY = """
+version: 1
+pipeline: canary
+rollout: {steps: [0.25, 1.0]}
+engines: {ort: {backend: onnxruntime}, ov: {backend: openvino}}
+stages:
+  - {name: double, model: double.onnx, canary: {model: keep.onnx}, engine: ort, batch: {ort: {size: 8}}}
+  - {name: negate, model: negate.onnx, engine: ov, batch: {ov: {size: 8}}}
+"""
+
+PADDED = """
+version: 1
+pipeline: padded
+engines: {ort: {backend: onnxruntime}, ov: {backend: openvino}}
+stages:
+  - {name: double, model: double4.onnx, engine: ort, batch: {ort: {size: 4, pad_to: [4]}}}
+  - {name: negate, model: negate.onnx, engine: ov, batch: {ov: {size: 8, pad_to: [2, 8]}}}
+"""
+
+DEGRADED = """
+version: 1
+pipeline: degraded
+engines: {ort: {backend: onnxruntime}, host: {backend: python, queue: {limit: 0}}}
+stages:
+  - {name: double, model: double.onnx, engine: ort}
+  - {name: wait, python: "stages:wait", engine: host, degraded: "stages:plain"}
+"""
+
+TWO_HOSTS = """
+version: 1
+pipeline: hosts
+engines: {a: {backend: python}, b: {backend: python}}
+retry: {reserve: 1000}
+stages:
+  - {name: work, python: "stages:hang_on_a", engines: [a, b], timeout_ms: 300, failover: {to: b}}
+"""
+
+TWO_RUNTIMES = """
+version: 1
+pipeline: runtimes
+engines: {a: {backend: onnxruntime}, b: {backend: onnxruntime}}
+stages: [{name: double, model: double.onnx, engines: [a, b]}]
+"""
+
+
+BODY = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}).encode()
+
+
+def write_model(path: Path, operator: str, source: str, target: str, rows: int | str = "n") -> None:
     """A model [n, 4] -> [n, 4] of one operator."""
-    shape = ["n", 4]
+    shape = [rows, 4]
     graph = helper.make_graph(
         [
             helper.make_node("Add", [source, source], [target])
@@ -143,10 +215,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pipelines")
     write_model(folder / "double.onnx", "Add", "x", "y")
     write_model(folder / "negate.onnx", "Neg", "y", "z")
+    write_model(folder / "keep.onnx", "Identity", "x", "y")
+    write_model(folder / "renamed.onnx", "Identity", "w", "y")
+    write_model(folder / "double4.onnx", "Add", "x", "y", rows=4)
     write_lookup(folder / "lookup.onnx")
     (folder / "stages.py").write_text(STAGES)
-    for name, text in (("tiny", TENSORS), ("text", TEXT), ("gated", GATED), ("lookup", LOOKUP)):
-        (folder / f"{name}.yaml").write_text(text)
+    for text in (TENSORS, TEXT, GATED, LOOKUP, CANARY, PADDED, DEGRADED, TWO_HOSTS, TWO_RUNTIMES):
+        (folder / f"{msgspec.yaml.decode(text)['pipeline']}.yaml").write_text(text)
     return folder
 
 
@@ -223,3 +298,51 @@ def gate(folder: Path) -> Iterator[Callable[[str], None]]:
     actions = {"shut": load_function("stages:shut_gate", folder), "open": load_function("stages:open_gate", folder)}
     yield lambda what: actions[what]()
     actions["open"]()
+
+
+@contextlib.asynccontextmanager
+async def _serving(pipeline: Pipeline, folder: Path, **options: Any) -> AsyncIterator[tuple[Server, Any]]:
+    server = Server(pipeline, folder, port=0, **options)
+    await server.start()
+    try:
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(server.url, connector=connector) as client:
+            yield server, client
+            invariants.check(server.tables, server.state)
+    finally:
+        await server.stop()
+        invariants.check(server.tables, server.state)
+        invariants.check_idle(server.state)
+
+
+@pytest.fixture
+def serving() -> Callable[..., Any]:
+    """A server and a client while a block runs; the core's invariants hold when it ends."""
+    return _serving
+
+
+async def _infer(
+    client: aiohttp.ClientSession, name: str, headers: dict[str, str] | None = None
+) -> tuple[int, dict[str, str]]:
+    async with client.post(f"/v2/models/{name}/infer", data=BODY, headers=headers) as reply:
+        await reply.read()
+        return reply.status, dict(reply.headers)
+
+
+@pytest.fixture
+def infer() -> Callable[..., Any]:
+    """Send one row; status and headers of the reply."""
+    return _infer
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until something is true."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.get_running_loop().run_in_executor(None, bool)
+
+
+@pytest.fixture
+def until() -> Callable[..., Any]:
+    """Wait for a condition."""
+    return _until

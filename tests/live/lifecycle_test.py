@@ -1,15 +1,12 @@
 """From the first request to the last: overload, clients that leave, stopping under load, and a journal that adds up."""
 
 import asyncio
-import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import aiohttp
 import msgspec
@@ -26,7 +23,6 @@ from loadslice.spec.pipeline import Accept, Pipeline, check
 
 pytestmark = pytest.mark.live
 
-BODY = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}).encode()
 
 REPLAY = """
 import hashlib, sys
@@ -48,36 +44,6 @@ print(hashlib.sha256(effects[:count].data).hexdigest())
 """
 
 
-@contextlib.asynccontextmanager
-async def serving(pipeline: Pipeline, folder: Path, **options) -> AsyncIterator[tuple[Server, aiohttp.ClientSession]]:
-    server = Server(pipeline, folder, port=0, **options)
-    await server.start()
-    try:
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(server.url, connector=connector) as client:
-            yield server, client
-            invariants.check(server.tables, server.state)
-    finally:
-        await server.stop()
-        invariants.check(server.tables, server.state)
-        invariants.check_idle(server.state)
-
-
-async def infer(
-    client: aiohttp.ClientSession, name: str, headers: dict[str, str] | None = None
-) -> tuple[int, dict[str, str]]:
-    async with client.post(f"/v2/models/{name}/infer", data=BODY, headers=headers) as reply:
-        await reply.read()
-        return reply.status, dict(reply.headers)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until something is true."""
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.get_running_loop().run_in_executor(None, bool)
-
-
 def running(server: Server) -> int:
     return int(server.state.batches[:, 0].sum())
 
@@ -87,7 +53,9 @@ def gated(pipeline) -> Pipeline:
     return pipeline("gated")
 
 
-def test_stopping_under_load_answers_everybody_and_the_journal_adds_up(pipeline, folder, tmp_path) -> None:
+def test_stopping_under_load_answers_everybody_and_the_journal_adds_up(
+    pipeline, folder, tmp_path, infer, until
+) -> None:
     seen: Counter[str] = Counter()
 
     async def keep_sending(client: aiohttp.ClientSession, stop: asyncio.Event) -> None:
@@ -148,7 +116,7 @@ def test_stopping_under_load_answers_everybody_and_the_journal_adds_up(pipeline,
         assert replayed.stdout.strip() == kept.head.effects_sha256, "the same core decides the same again"
 
 
-def test_what_outlasts_the_drain_is_cut_off_with_an_outcome(gated, folder, gate, tmp_path) -> None:
+def test_what_outlasts_the_drain_is_cut_off_with_an_outcome(gated, folder, gate, tmp_path, infer, until) -> None:
     async def run() -> None:
         gate("shut")
         server = Server(gated, folder, port=0, journal=tmp_path / "journal", drain_s=0.1)
@@ -168,7 +136,9 @@ def test_what_outlasts_the_drain_is_cut_off_with_an_outcome(gated, folder, gate,
     assert kept.head.clean
 
 
-def test_a_client_that_leaves_is_cancelled_and_its_place_is_free_again(gated, folder, gate, tmp_path) -> None:
+def test_a_client_that_leaves_is_cancelled_and_its_place_is_free_again(
+    gated, folder, gate, tmp_path, serving, infer, until
+) -> None:
     async def run() -> None:
         gate("shut")
         async with serving(gated, folder, journal=tmp_path / "journal") as (server, client):
@@ -187,7 +157,9 @@ def test_a_client_that_leaves_is_cancelled_and_its_place_is_free_again(gated, fo
     assert kept.requests.filter(pl.col("outcome") == "cancelled")["reply_ns"].null_count() == 6
 
 
-def test_overload_is_refused_with_a_hint_and_a_deadline_ends_in_time(gated, folder, gate) -> None:
+def test_overload_is_refused_with_a_hint_and_a_deadline_ends_in_time(
+    gated, folder, gate, serving, infer, until
+) -> None:
     async def run() -> None:
         gate("shut")
         async with serving(gated, folder) as (server, client):
@@ -212,7 +184,7 @@ def test_overload_is_refused_with_a_hint_and_a_deadline_ends_in_time(gated, fold
     asyncio.run(run())
 
 
-def test_a_hung_worker_makes_the_server_not_ready_but_alive(gated, folder, gate) -> None:
+def test_a_hung_worker_makes_the_server_not_ready_but_alive(gated, folder, gate, serving, infer, until) -> None:
     async def run() -> None:
         gate("shut")
         async with serving(gated, folder, limits=Limits(round_trip_timeout_s=0.1)) as (server, client):
@@ -229,7 +201,7 @@ def test_a_hung_worker_makes_the_server_not_ready_but_alive(gated, folder, gate)
     asyncio.run(run())
 
 
-def test_a_runtime_that_fails_on_one_request_is_counted_and_serves_the_next(pipeline, folder) -> None:
+def test_a_runtime_that_fails_on_one_request_is_counted_and_serves_the_next(pipeline, folder, serving) -> None:
     async def run() -> None:
         async with serving(pipeline("lookup"), folder) as (server, client):
 
@@ -253,7 +225,7 @@ def test_a_runtime_that_fails_on_one_request_is_counted_and_serves_the_next(pipe
     asyncio.run(run())
 
 
-def test_a_request_that_no_engine_takes_is_said_to_be_ineligible(pipeline, folder) -> None:
+def test_a_request_that_no_engine_takes_is_said_to_be_ineligible(pipeline, folder, serving) -> None:
     tiny = pipeline("tiny")
     first = msgspec.structs.replace(tiny.stages[0], accept={"ort": Accept(max_items=2)})
     narrow = check(msgspec.structs.replace(tiny, stages=[first, tiny.stages[1]]), "narrow")
@@ -266,7 +238,7 @@ def test_a_request_that_no_engine_takes_is_said_to_be_ineligible(pipeline, folde
     asyncio.run(run())
 
 
-def test_requests_share_batches_and_each_gets_its_own_rows(pipeline, folder, tmp_path) -> None:
+def test_requests_share_batches_and_each_gets_its_own_rows(pipeline, folder, tmp_path, serving) -> None:
     async def run() -> None:
         async with serving(pipeline("tiny"), folder, journal=tmp_path / "journal") as (_, client):
 
@@ -294,7 +266,7 @@ async def _raw_exchange(server: Server, *parts: bytes) -> bytes:
     return reply
 
 
-def test_slow_bodies_full_stores_and_too_many_connections_are_refused(pipeline, folder) -> None:
+def test_slow_bodies_full_stores_and_too_many_connections_are_refused(pipeline, folder, serving, until) -> None:
     limits = Limits(body_timeout_s=0.1, held_bytes_max=1000, body_bytes_max=900, connections_max=2)
     head = b"POST /v2/models/tiny/infer HTTP/1.1\r\nHost: h\r\n"
 
@@ -315,8 +287,8 @@ def test_slow_bodies_full_stores_and_too_many_connections_are_refused(pipeline, 
     asyncio.run(run())
 
 
-def test_bodies_of_all_requests_together_are_bounded(gated, folder, gate) -> None:
-    limits = Limits(held_bytes_max=len(BODY) + 10, body_bytes_max=len(BODY))
+def test_bodies_of_all_requests_together_are_bounded(gated, folder, gate, serving, infer, until) -> None:
+    limits = Limits(held_bytes_max=200, body_bytes_max=120)
 
     async def run() -> None:
         gate("shut")
@@ -333,7 +305,9 @@ def test_bodies_of_all_requests_together_are_bounded(gated, folder, gate) -> Non
     asyncio.run(run())
 
 
-def test_a_client_that_does_not_read_its_reply_is_cut_off_and_nobody_calls_it_a_fault(pipeline, folder, caplog) -> None:
+def test_a_client_that_does_not_read_its_reply_is_cut_off_and_nobody_calls_it_a_fault(
+    pipeline, folder, caplog, serving, infer, until
+) -> None:
     rows = 900_000
     given = {"name": "x", "datatype": "FP32", "shape": [rows, 4], "parameters": {"binary_data_size": 16 * rows}}
     document = json.dumps({"inputs": [given], "parameters": {"binary_data_output": True}}).encode()
@@ -361,7 +335,7 @@ def test_a_client_that_does_not_read_its_reply_is_cut_off_and_nobody_calls_it_a_
     assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
 
 
-def test_a_second_server_on_the_port_says_so_in_one_line(pipeline, folder) -> None:
+def test_a_second_server_on_the_port_says_so_in_one_line(pipeline, folder, serving) -> None:
     async def run() -> None:
         async with serving(pipeline("tiny"), folder) as (server, _):
             port = int(server.url.rsplit(":", 1)[1])

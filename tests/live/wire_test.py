@@ -156,7 +156,7 @@ def test_tensors_may_enter_at_a_python_stage(text_client) -> None:
         ("wide", 500, "a stage failed on this request"),
         ("bare", 500, "a stage failed on this request"),
         ("date", 500, "a stage failed on this request"),
-        ("exit", 502, "the engine failed on this request"),
+        ("exit", 500, "a stage failed on this request"),
     ],
 )
 def test_a_stage_that_refuses_or_breaks_fails_its_own_request_only(text, text_client, body, status, error) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 import psutil
 
-from loadslice.backends.toolchains import registry
+from loadslice.backends.toolchains import environment, registry
 from loadslice.backends.toolchains.compile import compile_model, is_installed
 from loadslice.graph import devices as catalogue
 from loadslice.graph import ops
@@ -21,7 +21,7 @@ from loadslice.graph.coverage_stage import stage, write
 from loadslice.graph.inputs import check_shapes
 from loadslice.graph.inspect import with_coverage
 from loadslice.graph.load import load
-from loadslice.graph.rewrites.shapes import StaticShapes
+from loadslice.graph.rewrites.shapes import FoldConstants, StaticShapes
 from loadslice.graph.shapes import infer
 from loadslice.spec.coverage import Coverage, OperatorTable
 from loadslice.spec.device import Device
@@ -162,7 +162,7 @@ def _asked(
     toolchain, plain, _ = registry.target(target)
     if not asking.compilers:
         return None
-    if toolchain.input != "onnx":
+    if toolchain.input != "onnx" and not environment.present(registry.TFLITE):
         notes.append(
             f"{toolchain.provides} compiles int8 TFLite: convert the model, then `loadslice toolchain compile "
             f"MODEL.tflite --for {plain}`"
@@ -190,7 +190,9 @@ def _compile(target: str, shapes: dict[str, list[int]], asking: Asking, model: o
 def _compile_staged(model: onnx.ModelProto, names: list[str], target: str, **how: Any) -> CompilerReport:
     with tempfile.TemporaryDirectory(prefix="loadslice-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "model.onnx"
-        write(model, path)
+        fold = FoldConstants()
+        converts = registry.target(target)[0].input == "tflite" and fold.requires(model) is None
+        write(fold.call(model).model if converts else model, path)  # the converter needs its shapes computed
         return compile_model(path, target, names=names, **how)
 
 

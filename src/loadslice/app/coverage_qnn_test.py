@@ -22,7 +22,7 @@ from loadslice.spec.files import resolve_model
 from loadslice.spec.toolchain import CompilerReport
 
 pytestmark = pytest.mark.skipif(
-    environment.installed(registry.QNN) is None,
+    not environment.usable(registry.QNN),
     reason="the HTP compiler is not installed: loadslice toolchain install qnn",
 )
 

@@ -16,7 +16,7 @@ from loadslice.graph.rewrites.rewrites_test import transformer_block
 from loadslice.graph.shapes import infer
 
 pytestmark = pytest.mark.skipif(
-    environment.installed(registry.RKNN) is None,
+    not environment.usable(registry.RKNN),
     reason="no interpreter with rknn-toolkit2 is named: loadslice toolchain install rknn --python PATH",
 )
 

@@ -34,7 +34,9 @@ def bucket_shape(stage: Stage, index: int) -> list[int] | None:
     return stage.buckets[index] if index < len(stage.buckets) else None
 
 
-def gather(works: Sequence[Work], bucket: Sequence[int] | None, inputs: Sequence[TensorInfo]) -> dict[str, Tensor]:
+def gather(
+    works: Sequence[Work], bucket: Sequence[int] | None, inputs: Sequence[TensorInfo], padded: int = 0
+) -> dict[str, Tensor]:
     """Stack the rows of several requests into one batch.
 
     Args:
@@ -42,6 +44,7 @@ def gather(works: Sequence[Work], bucket: Sequence[int] | None, inputs: Sequence
         bucket: Shape that rows of the first input are padded to, with zeros at the end of each dimension; ``None``:
             the largest shape among the works. Other inputs always take the largest.
         inputs: The model's inputs. A request with one tensor for a model with one input needs no matching name.
+        padded: Rows of the batch, zeros after the last request's; fewer than there are: as many as there are.
 
     Returns:
         Input name -> contiguous rows. A lone request that needs no padding is handed on without a copy.
@@ -51,7 +54,7 @@ def gather(works: Sequence[Work], bucket: Sequence[int] | None, inputs: Sequence
     """
     return {
         info.name: _stack(
-            info.name, [_tensor(work, info.name, inputs) for work in works], bucket if index == 0 else None
+            info.name, [_tensor(work, info.name, inputs) for work in works], bucket if index == 0 else None, padded
         )
         for index, info in enumerate(inputs)
     }
@@ -105,7 +108,7 @@ def _tensor(work: Work, name: str, inputs: Sequence[TensorInfo]) -> Tensor:
     raise StageInputError(f"input '{name}' is missing; the request has {', '.join(work.tensors) or 'no tensors'}.")
 
 
-def _stack(name: str, tensors: list[Tensor], bucket: Sequence[int] | None) -> Tensor:
+def _stack(name: str, tensors: list[Tensor], bucket: Sequence[int] | None, padded: int) -> Tensor:
     first = tensors[0]
     for tensor in tensors:
         if tensor.ndim != first.ndim or tensor.dtype != first.dtype:
@@ -117,10 +120,13 @@ def _stack(name: str, tensors: list[Tensor], bucket: Sequence[int] | None) -> Te
     target = largest if bucket is None else list(bucket)
     if len(target) != len(largest) or any(side > most for side, most in zip(largest, target, strict=True)):
         raise StageInputError(f"input '{name}' has rows of shape {largest}, more than the bucket {target}.")
-    if len(tensors) == 1 and largest == target:
+    rows = max(padded, sum(tensor.shape[0] for tensor in tensors))
+    if len(tensors) == 1 and largest == target and rows == first.shape[0]:
         return np.ascontiguousarray(first)
     # zeros (calloc) leaves padding pages untouched by us; only real rows are written.
-    batch = np.zeros((sum(tensor.shape[0] for tensor in tensors), *target), first.dtype)
+    batch = (
+        np.full((rows, *target), "", first.dtype) if first.dtype.kind == "O" else np.zeros((rows, *target), first.dtype)
+    )
     row = 0
     for tensor in tensors:
         batch[(slice(row, row + tensor.shape[0]), *(slice(side) for side in tensor.shape[1:]))] = tensor

@@ -166,6 +166,10 @@ def by_compiler(body: Body, report: CompilerReport, names: Sequence[str]) -> Cov
     extra = [node for node in report.nodes if node.name not in ours]
     kept = _edges_on_host(found, body, [node for node in extra if node.on == "host"], report)
     _merge_silent(found, links, report)
+    if all(placed.segment is None for placed in found):
+        # This compiler does not say what runs without a break; its placement does.
+        for placed, part in zip(found, segments(links, [placed.place for placed in found]), strict=True):
+            placed.segment = part
     notes = list(report.notes)
     if extra:
         hosted = [node.name for node in extra if node.on == "host"][kept:]

@@ -230,6 +230,17 @@ def test_a_rewrite_into_an_operator_nobody_knows_is_no_remedy() -> None:
     assert remedies(model, covered(model, one), {}, lambda after: covered(after, one)) == []
 
 
+def test_a_hard_sigmoid_as_a_clip_is_offered_where_only_that_is_known() -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("HardSigmoid", ["x"], ["y"], "gate")], "g", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    one = table(
+        OperatorRule(ops=["Mul", "Add", "Clip"], place="device"), OperatorRule(ops=["HardSigmoid"], place="host")
+    )
+    (best,) = remedies(model, covered(model, one), {}, lambda after: covered(after, one))
+    assert (best.rewrite, best.removes) == ("hard-sigmoid-to-clip", ["gate"])
+
+
 def test_a_fully_covered_model_needs_no_remedy() -> None:
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])

@@ -14,7 +14,7 @@ from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
 from loadslice.policy.live import padded, service_ns
 from loadslice.policy.queues import unlink
-from loadslice.policy.residency import can_hold, is_bounded, make_resident
+from loadslice.policy.residency import can_hold, is_bounded, load_ns, make_resident
 from loadslice.policy.shares import charge, goes_first, head_of, is_shared
 
 
@@ -72,13 +72,15 @@ def ready_lane(now_ns: int, tables: Tables, state: State, engine: int, priority:
     return best
 
 
-@rare
-def online_waits(tables: Tables, state: State, engine: int) -> bool:
-    """Whether a request of a class that is not offline waits on an engine."""
-    for priority in range(c.CLASSES):
-        if (tables.run[c.W_OFFLINE_CLASSES] >> priority) & 1 == 0 and state.engines[engine, c.N_WAITING + priority] > 0:
-            return True
-    return False
+@kernel
+def held_classes(tables: Tables, state: State, engine: int) -> int:
+    """Classes, as bits, that may not start on an engine now: the offline ones while any other waits there."""
+    offline = tables.run[c.W_OFFLINE_CLASSES] * 1
+    if offline > 0:
+        for priority in range(c.CLASSES):
+            if (offline >> priority) & 1 == 0 and state.engines[engine, c.N_WAITING + priority] > 0:
+                return int(offline)
+    return 0
 
 
 @kernel
@@ -89,8 +91,7 @@ def choose_class(now_ns: int, tables: Tables, state: State, engine: int) -> int:
     turn, the largest first. Of n dispatches while it waits it gets at least floor * n - m, m being the number of classes
     with a floor. The lane of each class is left in ``state.choice``.
     """
-    offline = tables.run[c.W_OFFLINE_CLASSES]
-    held_back = offline if offline > 0 and online_waits(tables, state, engine) else 0
+    held_back = held_classes(tables, state, engine)
     floors = tables.run[c.W_HAS_FLOORS] == 1
     chosen = -1
     for priority in range(c.CLASSES):
@@ -160,18 +161,19 @@ def window_or_slack(now_ns: int, tables: Tables, state: State, engine: int, lane
 def costs_a_deadline(
     now_ns: int, tables: Tables, state: State, engine: int, request: int, rows: int, deadline_ns: int
 ) -> bool:
-    """Whether a batch of ``rows`` with one more request is expected to end past a deadline, of a member or its own.
-
-    What is hopeless whatever the company is not for this to say: `dropped` has.
-    """
+    """Whether a batch of ``rows`` with one more request is expected to end past the newcomer's deadline, or past the
+    earliest of its members' (``deadline_ns``) that it would keep without it."""
     row = state.requests[request]
-    earliest = min(deadline_ns, row[c.R_DEADLINE_NS])
-    if earliest == c.FOREVER:
+    own_ns = row[c.R_DEADLINE_NS]
+    if min(deadline_ns, own_ns) == c.FOREVER:
         return False
     stage = row[c.R_STAGE]
     lane = row[c.R_BUCKET]
-    ends_ns = now_ns + service_ns(tables, state, stage, engine, lane, rows + row[c.R_ITEMS])
-    return bool(ends_ns > earliest and now_ns + service_ns(tables, state, stage, engine, lane, rows) <= earliest)
+    starts_ns = now_ns + load_ns(tables, state, engine, stage)
+    ends_ns = starts_ns + service_ns(tables, state, stage, engine, lane, rows + row[c.R_ITEMS])
+    if ends_ns > own_ns:
+        return True
+    return bool(ends_ns > deadline_ns and starts_ns + service_ns(tables, state, stage, engine, lane, rows) <= deadline_ns)
 
 
 @kernel
@@ -188,7 +190,8 @@ def fill(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn
         slot: Idle.
 
     Returns:
-        How many were taken; their rows and first expiry stand in the slot's row.
+        How many were taken; their rows and first expiry stand in the slot's row. 0 when all of the turn's class there
+        were dropped: whose turn it is must be asked anew.
     """
     batch = state.batches[slot]
     stage = tables.lane_stage[lane]
@@ -200,6 +203,8 @@ def fill(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn
     trial = 0
     full = False
     for step in range(-1, c.CLASSES):
+        if step == 0 and count == 0:
+            break
         priority = turn if step < 0 else step
         while not full and (step >= 0 or count == 0):
             request = head_of(tables, state, engine, priority, lane)
@@ -238,7 +243,7 @@ def fill(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn
 
 @kernel
 def close_batch(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn: int) -> None:
-    """Fill a free slot from a lane and say DISPATCH, unless nothing in it can still meet its deadline."""
+    """Fill a free slot from a lane and say DISPATCH, unless nobody whose turn it is can still meet a deadline."""
     stage = tables.lane_stage[lane]
     place = lane - tables.stages[stage, c.S_FIRST_LANE]
     slot = free_slot(tables, state, engine)
@@ -295,10 +300,29 @@ def wake(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     for slot in range(first, first + width):
         at = min(at, state.batches[slot, c.B_EXPIRY_NS])
     if counts[c.N_UP] == 1 and counts[c.N_QUEUED] > 0 and counts[c.N_INFLIGHT] < width:
-        for lane in range(state.lanes.shape[2]):
-            if state.lane_rows[engine, lane] > 0:
-                at = min(at, max(now_ns, ready_ns(tables, state, engine, lane)))
+        at = min(at, window_ns(now_ns, tables, state, engine))
     set_timer(state, engine, at)
+
+
+@rare
+def window_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
+    """When the first lane that waits for company on an idle slot will have waited long enough.
+
+    Lanes that wait for something else (an offline class for the others, a model for memory) are left out: what frees
+    them is an event of its own.
+    """
+    held_back = held_classes(tables, state, engine)
+    at = c.FOREVER
+    for lane in range(state.lanes.shape[2]):
+        if state.lane_rows[engine, lane] == 0:
+            continue
+        if is_bounded(tables, engine) and not can_hold(tables, state, engine, tables.lane_stage[lane]):
+            continue
+        for priority in range(c.CLASSES):
+            if (held_back >> priority) & 1 == 0 and head_of(tables, state, engine, priority, lane) >= 0:
+                at = min(at, max(now_ns, ready_ns(tables, state, engine, lane)))
+                break
+    return int(at)
 
 
 @kernel

@@ -9,6 +9,7 @@ from loadslice.policy.ends import finish, refuse
 from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
 from loadslice.policy.live import service_ns, wait_ns
+from loadslice.policy.residency import load_ns
 from loadslice.spec.outcome import Outcome, Reason
 
 EXPIRED, SHED = int(Outcome.EXPIRED), int(Outcome.SHED)
@@ -90,6 +91,7 @@ def dropped(now_ns: int, tables: Tables, state: State, request: int, engine: int
     """
     row = state.requests[request]
     needed_ns = service_ns(tables, state, row[c.R_STAGE], engine, row[c.R_BUCKET], row[c.R_ITEMS])
+    needed_ns += load_ns(tables, state, engine, row[c.R_STAGE])
     if now_ns + wait + needed_ns + ahead <= row[c.R_DEADLINE_NS] and row[c.R_DEADLINE_NS] > now_ns:
         return False
     return drop(now_ns, tables, state, request, engine, needed_ns)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from loadslice.policy import columns as c
 from loadslice.policy import desk, events, invariants
-from loadslice.policy.routing import hint_ns, service_ns
+from loadslice.policy.deadlines import hint_ns
+from loadslice.policy.live import service_ns
 from loadslice.policy.tables import State, fresh, lower
 from loadslice.policy.watch import Watch, follow
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
@@ -17,14 +18,17 @@ from loadslice.spec.pipeline import (
     Accept,
     Batch,
     Breaker,
+    Canary,
     ClassLimits,
     Engine,
     Failover,
     Pipeline,
     Queue,
     Retry,
+    Rollout,
     Rule,
     Stage,
+    Tenant,
     When,
     check,
 )
@@ -54,6 +58,7 @@ def engines(draw: st.DrawFn) -> Engine:
             wait_limit_ms=draw(st.none() | st.floats(0, 40)),
         ),
         precision=draw(st.sampled_from(["fp32", "fp32", "fp32", "int8"])),
+        active_w=draw(st.integers(1, 3)),
     )
 
 
@@ -76,7 +81,7 @@ def breakers(draw: st.DrawFn) -> Breaker:
 @st.composite
 def stages(draw: st.DrawFn, name: str, names: list[str]) -> Stage:
     order = draw(st.permutations(names))[: draw(st.sampled_from([1, 2, 3, 3, 3]))]
-    prefer = draw(st.sampled_from(["static", "static", "fastest", "rules"]))
+    prefer = draw(st.sampled_from(["static", "static", "fastest", "cheapest", "rules"]))
     buckets = draw(st.sampled_from([[], [], [[8], [16]]]))
     accepts = st.builds(
         Accept,
@@ -84,7 +89,7 @@ def stages(draw: st.DrawFn, name: str, names: list[str]) -> Stage:
         precision=st.sampled_from([None, "int4", "fp16"]),
         max_items=st.none() | st.integers(1, 3),
     )
-    batches = st.builds(Batch, size=st.integers(1, 4), window_ms=st.sampled_from([0, 0, 5, 12]))
+    has_canary = draw(st.sampled_from([False, False, False, True]))
     return Stage(
         name=name,
         variant=name,
@@ -93,10 +98,26 @@ def stages(draw: st.DrawFn, name: str, names: list[str]) -> Stage:
         rules=draw(st.lists(rules(order), min_size=1, max_size=3)) if prefer == "rules" else [],
         buckets=buckets,
         accept=draw(st.just({}) | st.dictionaries(st.sampled_from(order), accepts, max_size=1)),
-        batch=draw(st.fixed_dictionaries(dict.fromkeys(order, batches))),
+        batch=draw(st.fixed_dictionaries(dict.fromkeys(order, batches()))),
         timeout_ms=draw(st.none() | st.integers(5, 60)),
         breaker=draw(st.none() | breakers()),
         failover=draw(failovers(order)) if len(order) > 1 else None,
+        degraded=draw(st.sampled_from([None, None, None, "m:f"])),
+        share=draw(st.sampled_from([{}, {}, {order[0]: 0.3}, dict.fromkeys(order, 0.4)])),
+        canary=Canary(variant=f"{name}2") if has_canary else None,
+        memory_mb=draw(st.sampled_from([30, 60])),
+        load_ms=draw(st.sampled_from([0, 7])),
+    )
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    size = draw(st.integers(1, 4))
+    pads = draw(st.sampled_from([[], [], [1, 2], [2]]))
+    return Batch(
+        size=size,
+        window_ms=draw(st.sampled_from([0, 0, 5, 12])),
+        pad_to=[*(pad for pad in pads if pad < size), size] if pads else [],
     )
 
 
@@ -125,7 +146,7 @@ def failovers(order: list[str]) -> st.SearchStrategy[Failover | None]:
 def latencies(draw: st.DrawFn, stage_names: list[str], engine_names: list[str]) -> LatencyTable:
     """A line through one or two sizes for every pair."""
     entries = []
-    for variant in stage_names:
+    for variant in [*stage_names, *(f"{name}2" for name in stage_names)]:
         for engine in engine_names:
             first_ms, more_ms = draw(st.integers(1, 20)), draw(st.none() | st.integers(0, 20))
             sizes = [(1, first_ms)] if more_ms is None else [(1, first_ms), (4, first_ms + more_ms)]
@@ -144,9 +165,9 @@ def latencies(draw: st.DrawFn, stage_names: list[str], engine_names: list[str]) 
 
 @st.composite
 def setups(draw: st.DrawFn) -> Setup:
-    """One to three engines, one or two stages, every number that the core reads."""
+    """One to three engines, one to three stages, every number that the core reads."""
     names = ["a", "b", "c"][: draw(st.sampled_from([1, 2, 2, 3, 3]))]
-    stage_names = ["s", "t"][: draw(st.integers(1, 2))]
+    stage_names = ["s", "t", "u"][: draw(st.sampled_from([1, 2, 2, 3]))]
     floors = draw(st.sampled_from([{}, {}, {"sheddable": 0.3}, {"critical": 0.2, "sheddable": 0.5}]))
     pipeline = Pipeline(
         version=1,
@@ -160,7 +181,11 @@ def setups(draw: st.DrawFn) -> Setup:
             per_s=draw(st.sampled_from([0.0, 1.0, 30.0])),
             reserve=draw(st.integers(0, 4)),
         ),
-        classes={name: ClassLimits(floor=floor) for name, floor in floors.items()},
+        classes={
+            **{name: ClassLimits(floor=floor) for name, floor in floors.items()},
+        },
+        tenants=draw(st.sampled_from([{}, {}, {"x": Tenant(share=0.5), "y": Tenant(share=0.2)}])),
+        rollout=Rollout(steps=[0.3, 0.6, 1.0], at=draw(st.integers(0, 3))),
     )
     latency = draw(latencies(stage_names, names)) if draw(st.booleans()) else None
     return Setup(check(pipeline, "test"), latency)
@@ -218,13 +243,15 @@ class Run:
         return [int(hint_ns(self.now_ns, self.tables, self.state, e)) for e in range(len(self.state.engines))]
 
     def _check_hints(self, before: State, hints_ns: list[int], effects: list[Effect]) -> None:
-        """(14): where nothing came and nothing was learned, a hint has not grown."""
+        """(14): where nothing came, started or was learned, a hint has not grown.
+
+        What starts is priced anew, by what was learned since it came to wait.
+        """
+        columns = {c.PLACED: c.F_B, c.DISPATCH: c.F_A}
+        busy = {effect[columns[effect[c.F_KIND]]] for effect in effects if effect[c.F_KIND] in columns}
         for engine, (old_ns, new_ns) in enumerate(zip(hints_ns, self.hints_ns(), strict=True)):
-            came = any(effect[c.F_KIND] == c.PLACED and effect[c.F_B] == engine for effect in effects)
-            learned = (self.state.learned_ns[:, engine] != before.learned_ns[:, engine]).any() or (
-                self.state.engines[engine, c.N_SCALE_PPM] != before.engines[engine, c.N_SCALE_PPM]
-            )
-            assert came or learned or new_ns <= old_ns, "(14) a hint does not grow while the backlog drains"
+            learned = (self.state.live[:, :, engine] != before.live[:, :, engine]).any()
+            assert engine in busy or learned or new_ns <= old_ns, "(14) a hint does not grow while the backlog drains"
 
     def effects(self) -> list[Effect]:
         """What the last event said."""
@@ -251,16 +278,17 @@ class Run:
         invariants.check(self.tables, self.state)
 
     def _check_hopes(self, effects: list[Effect]) -> None:
-        """(24): whoever is dispatched can be served before its deadline, by what is known now; or it is a trial."""
+        """(24): whoever is dispatched can itself be served within its deadline, by what is known now; or is a trial."""
         for effect in effects:
+            if effect[c.F_KIND] != c.DISPATCH or self.state.batches[effect[c.F_TAG], c.B_TRIAL] == 1:
+                continue
             for tag in effect[c.EFFECT_COLUMNS :]:
-                if tag not in self.watch.inside:
-                    continue  # it ended later in the same event
-                _, _, engine, stage, bucket = effect[:5]
-                needed_ns = service_ns(self.tables, self.state, stage, engine, bucket, self.watch.inside[tag].items)
-                is_trial = self.state.engines[engine, c.N_TRIAL] == 1
-                in_time = self.now_ns + needed_ns <= self.watch.inside[tag].deadline_ns
-                assert in_time or is_trial, "(24) nothing hopeless is dispatched"
+                if tag in self.watch.inside:  # and has not ended later in the same event
+                    member = self.watch.inside[tag]
+                    needed_ns = service_ns(
+                        self.tables, self.state, effect[c.F_B], effect[c.F_A], effect[c.F_C], member.items
+                    )
+                    assert self.now_ns + needed_ns <= member.deadline_ns, "(24) nothing hopeless is dispatched"
 
     def busy(self) -> list[int]:
         """Slots that run a batch."""
@@ -276,14 +304,16 @@ class Run:
         source: int = -1,
         precision: int = 0,
         attempt: int = 1,
+        tenant: int = 0,
+        key: int = -1,
     ) -> None:
         """A request arrives."""
         deadline_ns = c.FOREVER if deadline_ms is None else self.now_ns + deadline_ms * MS
         tag = self.submitted
         self.submitted += 1
-        self.rows[tag] = self.tell(
-            "arrival", tag, priority, deadline_ns, items, bucket % self.buckets[0], tokens, source, precision, attempt
-        )
+        bucket %= self.buckets[0]
+        request = (tag, priority, deadline_ns, items, bucket, tokens, source, precision, attempt)
+        self.rows[tag] = self.tell("arrival", *request, tenant % len(self.tables.tenants), key)
 
     def batch_ends(self, slot: int, results: list[tuple[int, int]] | None) -> None:
         """A batch ends with a result for each member, or fails."""
@@ -316,6 +346,8 @@ class Run:
             assert self.tell("batch_done", slot, epoch, results=[]) == c.REFUSED
             assert self.tell("batch_failed", slot, epoch) == c.REFUSED
         self.tell("timer")
+        self.tell("engine_up", 99)
+        self.tell("cancel", 99, -5)
 
     def run_out(self) -> None:
         """Let everything end, and see that every request has ended once and nothing is held."""

@@ -14,8 +14,9 @@ here; *watch*: `watch.Watch`, which also runs over live and simulated journals; 
      6 no priority inversion on an engine but for a floor                   watch
      7 first in, first out inside a class and a lane, whatever leaves it    watch, state
      8 the newest of the lowest class lower than the newcomer is displaced  watch
-     9 a floor f gets at least f * n - 1 of n dispatches while it waits     watch
-    10 max-min fairness between tenants                                     with tenants
+     9 of n dispatches while it waits a floor f gets f * n - m at least,
+       m being the classes that have one                                    watch
+    10 max-min fairness between tenants, within requests of an oracle       guarantees_test, twin
     Bounds
     11 queue length within its limit, requests within max_requests          watch (every instant), state
     12 in flight within the quota                                           watch (every instant), state
@@ -37,7 +38,7 @@ here; *watch*: `watch.Watch`, which also runs over live and simulated journals; 
     26 no free slot beside work that could start                            watch, state
     27 a lost engine loses nobody and holds nothing                         watch
     Rollout, determinism
-    28 canary share, steps, abort                                           with versions
+    28 abs(canary - share * n) < 1, only a pass promotes, a failure empties watch, guarantees_test
     29 the same events, the same decisions, byte for byte                   run (at the end), tests/same_core
 """
 

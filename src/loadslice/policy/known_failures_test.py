@@ -331,6 +331,27 @@ def test_a_probe_on_a_lost_engine_gives_its_permit_back() -> None:
     assert breaker_state(run) == c.CLOSED
 
 
+def test_an_engine_that_was_well_for_long_is_left_alone_no_longer_than_the_first_time() -> None:
+    """Time in ejection only ever grew, so that one bad spell in a month cost minutes."""
+    breaker = msgspec.structs.replace(BREAKER, open_ms_max=800)
+    plan = one_stage({"a": long_queue(slots=4), "b": long_queue(slots=4)}, breaker=breaker)
+    run = Desk(msgspec.structs.replace(plan, retry=Retry(attempts=1)))
+    open_ms = []
+    for well_for_ms in (0, 10, 10_000, 10):
+        run.now_ns += well_for_ms * MS
+        while breaker_state(run) == c.CLOSED:
+            run.arrive()
+            run.failed(0)
+        until_ns = int(run.state.breakers[0, 0, c.X_UNTIL_NS])
+        open_ms.append((until_ns - run.now_ns) // MS)
+        run.timer(until_ns)
+        for _ in range(2):
+            run.arrive()
+            run.done(busy(run)[0])
+        assert breaker_state(run) == c.CLOSED
+    assert open_ms == [100, 200, 100, 200]
+
+
 def test_half_open_lets_no_more_than_its_permits_through_in_the_instant_it_begins() -> None:
     """Calls that came together with the end of the open time all went through."""
     run = guarded()

@@ -11,76 +11,23 @@ Order inside one event, where the page leaves it open:
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from loadslice.policy.estimate import ServiceCurve, service_curves
-from loadslice.policy.naive_breaker import FOREVER, PPM, NaiveBreaker
+from loadslice.policy.naive_breaker import FOREVER, MS, PPM, NaiveBreaker
+from loadslice.policy.naive_engine import HINT_FLOOR_NS, AtStage, Flows, Lane, NaiveEngine, Request, Running, Slot
+from loadslice.policy.naive_fit import accepts, can_stand_in, holds, takes_bucket
+from loadslice.policy.naive_versions import NaiveVersions
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome, Reason
-from loadslice.spec.pipeline import CLASSES, PRECISIONS, Batch, Engine, Pipeline, Rule, Stage, bounds
+from loadslice.spec.pipeline import CLASSES, LEAST_SHARE, Batch, Pipeline, Stage
 
 DISPATCH, PLACED, OUTCOME = 1, 2, 3
 REFUSED = -1
-MS = 1_000_000
 
-HINT_FLOOR_NS = 50 * MS
 TRIAL_NS = 1000 * MS
 
 Effect = tuple[int, ...]
 """(kind, tag or slot, a, b, c, d) as the core's effects; a DISPATCH is followed by the tags of its members."""
-
-
-@dataclass(eq=False, slots=True)
-class Request:
-    """One request inside."""
-
-    tag: int
-    row: int
-    priority: int
-    deadline_ns: int
-    items: int
-    bucket: int
-    tokens: int
-    source: int
-    precision: int
-    arrived_ns: int
-    stage: int = 0
-    engine: int = -1
-    expiry_ns: int = FOREVER
-    enqueued_ns: int = 0
-    estimate_ns: int = 0
-    sequence: int = 0
-    attempts: int = 1
-    call: tuple[int, bool] = (-1, False)
-    """Epoch of its breaker when it was placed, and whether it holds one of its permits."""
-
-
-@dataclass(eq=False, slots=True)
-class Running:
-    """One batch on its slot; a member that has left is None."""
-
-    stage: int
-    bucket: int
-    members: list[Request | None]
-    rows: int
-    started_ns: int
-    expected_ns: int
-
-
-@dataclass(eq=False, slots=True)
-class EngineNow:
-    """What changes about one engine."""
-
-    name: str
-    settings: Engine
-    slots: list[int]
-    up: bool = True
-    queue: list[Request] = field(default_factory=list)
-    """In order of enqueueing."""
-    scale_ppm: int = PPM
-    done_ns: int = -(10**12)
-    trial: bool = False
-    credit: list[int] = field(default_factory=lambda: [0] * len(CLASSES))
 
 
 class Naive:
@@ -89,20 +36,13 @@ class Naive:
     def __init__(self, pipeline: Pipeline, latency: LatencyTable | None = None, sources: Sequence[str] = ()) -> None:
         self.pipeline = pipeline
         self.sources = sources
-        self.stages: list[Stage] = list(pipeline.stages)
-        names = list(pipeline.engines)
-        self.engines: list[EngineNow] = []
-        slots = 0
-        for name, settings in pipeline.engines.items():
-            self.engines.append(EngineNow(name, settings, list(range(slots, slots + settings.max_inflight))))
-            slots += settings.max_inflight
-        self.running: list[Running | None] = [None] * slots
-        self.epochs = [0] * slots
+        self.stages = list(pipeline.stages)
+        self.engines = _engines(pipeline, latency)
+        names = [engine.name for engine in self.engines]
+        self.slots = [(e, slot) for e, engine in enumerate(self.engines) for slot in engine.slots]
         self.order = [[names.index(name) for name in stage.engine_names] for stage in self.stages]
         self.backup_of = [names.index(stage.failover.to) if stage.failover else -1 for stage in self.stages]
-        self.curves = service_curves(pipeline, latency) if latency is not None else {}
         self.breakers = [[NaiveBreaker(stage.breaker) for _ in names] for stage in self.stages]
-        self.learned_ns: dict[tuple[int, int], int] = {}
         self.overflows = [0] * len(self.stages)
         self.sent = [0] * len(self.stages)
         self.credit_ppm = [0] * len(self.stages)
@@ -111,6 +51,7 @@ class Naive:
         self.free_rows = list(range(pipeline.max_requests))[::-1]
         self.inside: dict[int, Request] = {}
         """By row."""
+        self.versions = NaiveVersions(pipeline)
         self.draining = False
         self.sequence = 0
         self.outcomes = dict.fromkeys(Outcome, 0)
@@ -131,6 +72,8 @@ class Naive:
         source: int,
         precision: int,
         attempt: int = 1,
+        tenant: int = 0,
+        key: int = -1,
     ) -> int:
         """As `desk.on_arrival`."""
         self.effects = []
@@ -146,7 +89,9 @@ class Naive:
             self.effects.append((OUTCOME, tag, Outcome.REJECTED, refusal, HINT_FLOOR_NS, 0))
             return REFUSED
         row = self.free_rows.pop()
-        request = Request(tag, row, priority, deadline_ns, items, bucket, tokens, source, precision, arrived_ns=now_ns)
+        request = Request(tag, row, priority, deadline_ns, items, bucket, tokens, source, precision, now_ns, tenant)
+        request.version = self.versions.version_for(key)
+        request.lane = self._lane(request)
         self.inside[row] = request
         if attempt <= 1:
             retry = self.pipeline.retry
@@ -161,8 +106,9 @@ class Naive:
         batch = self._release(now_ns, slot, epoch)
         if batch is None:
             return REFUSED
-        self._learn(now_ns, slot, batch)
-        self._record_batch(now_ns, slot, batch, failed=False)
+        e = self.slots[slot][0]
+        self.engines[e].learn(now_ns, batch)
+        self._record_batch(now_ns, e, batch, failed=False)
         for request, (items, bucket) in zip(list(batch.members), results, strict=False):
             if request is None:
                 continue
@@ -173,6 +119,7 @@ class Naive:
             else:
                 request.stage += 1
                 request.items, request.bucket = items, bucket
+                request.lane = self._lane(request)
                 self._start_clock(now_ns, request)
                 self._place(now_ns, request, admitted=True)
         self._close(now_ns)
@@ -183,7 +130,7 @@ class Naive:
         batch = self._release(now_ns, slot, epoch)
         if batch is None:
             return REFUSED
-        self._record_batch(now_ns, slot, batch, failed=True)
+        self._record_batch(now_ns, self.slots[slot][0], batch, failed=True)
         self._fail_members(now_ns, batch)
         self._close(now_ns)
         return 0
@@ -225,10 +172,9 @@ class Naive:
         self.effects = []
         self.engines[e].up = False
         for slot in self.engines[e].slots:
-            batch = self.running[slot]
-            if batch is not None:
+            if (batch := slot.batch) is not None:
                 self._free(now_ns, e, slot)
-                self.epochs[slot] += 1
+                slot.epoch += 1
                 self._fail_members(now_ns, batch)
         for s in range(len(self.stages)):
             self._move_all(now_ns, s, e)
@@ -252,143 +198,108 @@ class Naive:
         self._close(now_ns)
         return 0
 
+    def rollout(self, now_ns: int, verdict: int) -> int:
+        """As `desk.on_rollout`."""
+        if self.versions.step == 0:
+            return REFUSED
+        self.effects = []
+        if self.versions.move(verdict):
+            self._turn_back(now_ns)
+        self._close(now_ns)
+        return 0
+
+    def _turn_back(self, now_ns: int) -> None:
+        """Everybody who waits at the first stage for the new version gets the old one."""
+        for engine in self.engines:
+            for request in sorted(engine.queue, key=_sweep_order):
+                if request.stage == 0 and request.version == 1 and request in engine.queue:
+                    self._leave_queue(request)
+                    self._give_permit_back(request)
+                    request.version = 0
+                    request.lane = self._lane(request)
+                    self._place(now_ns, request, admitted=True)
+
+    def _lane(self, request: Request) -> Lane:
+        stage = self.stages[request.stage]
+        new = request.version == 1 and stage.canary is not None
+        return (request.stage, request.bucket + (len(stage.buckets) + 1 if new else 0))
+
     def next_timer_ns(self) -> int:
         """When time alone changes something next."""
         return min((due for e in range(len(self.engines)) for due in self.dues_ns(e)), default=FOREVER)
 
     def dues_ns(self, e: int) -> Iterator[int]:
         """Every time at which something is due on an engine."""
-        for request in self.engines[e].queue:
+        engine = self.engines[e]
+        for request in engine.queue:
             yield request.expiry_ns
-        for batch in self._batches(e):
+        for batch in engine.batches():
             for member in batch.members:
                 if member is not None:
                     yield member.expiry_ns
         for s in range(len(self.stages)):
             yield self.breakers[s][e].until_ns
-        if self._has_free_slot(e) and self.engines[e].up:
-            for lane in {(request.stage, request.bucket) for request in self.engines[e].queue}:
-                yield self._ready_ns(e, lane)
+        if engine.up and engine.free_slot() is not None:
+            for lane in engine.startable():
+                yield engine.ready_ns(lane)
 
     # 1 and 2: who may serve, and who is preferred
 
-    def _accepts(self, request: Request, e: int) -> bool:
-        stage, engine = self.stages[request.stage], self.engines[e]
-        if engine.name not in stage.engine_names:
-            return False
-        accept = stage.accept.get(engine.name)
-        precision = (accept.precision if accept else None) or engine.settings.precision
-        if request.precision > PRECISIONS.index(precision):
-            return False
-        if accept is not None and accept.max_items is not None and request.items > accept.max_items:
-            return False
-        return self._takes_bucket(request.stage, e, request.bucket)
-
-    def _takes_bucket(self, s: int, e: int, bucket: int) -> bool:
-        stage = self.stages[s]
-        if self.engines[e].name not in stage.engine_names:
-            return False
-        accept = stage.accept.get(self.engines[e].name)
-        if accept is None or accept.shape is None:
-            return True
-        if bucket == len(stage.buckets):
-            return False
-        return all(side <= most for side, most in zip(stage.buckets[bucket], accept.shape[1:], strict=True))
-
     def _available(self, request: Request, e: int) -> bool:
         admits = self.breakers[request.stage][e].admits()
-        return self.engines[e].up and admits and self._accepts(request, e)
+        return self.engines[e].up and admits and accepts(self.stages[request.stage], self.engines[e], request)
 
-    def _preferred(self, now_ns: int, request: Request) -> int:
+    def _preferred(self, now_ns: int, request: Request) -> tuple[int, Reason]:
         stage = self.stages[request.stage]
-        names = list(self.pipeline.engines)
-        if stage.prefer == "rules":
-            rule = next((rule for rule in stage.rules if self._holds(rule, request)), None)
-            if rule is not None and self._available(request, names.index(rule.to)):
-                return names.index(rule.to)
         able = [e for e in self.order[request.stage] if self._available(request, e)]
+        if not able:
+            return -1, Reason.NONE
+        # min() keeps the first of equals, which is the order of the file.
+        fastest = min(able, key=lambda e: self._completion_ns(now_ns, request, e))
         if stage.prefer == "fastest":
-            # min() keeps the first of equals, which is the order of the file.
-            return min(able, key=lambda e: self._wait_ns(now_ns, e) + self._own_service_ns(request, e), default=-1)
-        return able[0] if able else -1
+            return fastest, Reason.FASTEST
+        if stage.prefer == "cheapest":
+            latest_ns = request.deadline_ns - now_ns - self._ahead_ns(now_ns, request.stage)
+            timely = [e for e in able if self._completion_ns(now_ns, request, e) <= latest_ns]
+            asks = {e: (self._price(request, e), self._completion_ns(now_ns, request, e)) for e in timely}
+            return min(timely, key=asks.__getitem__, default=fastest), Reason.CHEAPEST
+        if stage.prefer == "rules":
+            rule = next((rule for rule in stage.rules if holds(rule, request, self.sources)), None)
+            named = [e for e in able if rule is not None and self.engines[e].name == rule.to]
+            if named:
+                return named[0], Reason.RULE
+        return able[0], Reason.PREFERRED
 
-    def _holds(self, rule: Rule, request: Request) -> bool:
-        when = rule.when
-        if when.items is not None:
-            low, high = bounds(when.items, "items")
-            if not low <= request.items <= high:
-                return False
-        if when.tokens_in is not None:
-            low, high = bounds(when.tokens_in, "tokens_in")
-            if not low <= request.tokens <= high:
-                return False
-        if when.class_ is not None and when.class_ != CLASSES[request.priority]:
-            return False
-        if when.source is not None and (request.source < 0 or self.sources[request.source] != when.source):
-            return False
-        return when.bucket is None or when.bucket == request.bucket
-
-    # Estimates
-
-    def _expected_ns(self, s: int, e: int, bucket: int, rows: int) -> int:
-        """From the latency table alone; 0: it knows nothing."""
-        curve = self.curves.get((s, e, bucket), ServiceCurve(0, 0))
-        return curve.base_ns + rows * curve.row_ns
-
-    def _service_ns(self, s: int, e: int, bucket: int, rows: int) -> int:
-        expected = self._expected_ns(s, e, bucket, rows)
-        return expected * self.engines[e].scale_ppm // PPM if expected else self.learned_ns.get((s, e), 0)
-
-    def _own_service_ns(self, request: Request, e: int) -> int:
-        return self._service_ns(request.stage, e, request.bucket, request.items)
-
-    def _wait_ns(self, now_ns: int, e: int) -> int:
+    def _completion_ns(self, now_ns: int, request: Request, e: int) -> int:
         engine = self.engines[e]
-        if self._has_free_slot(e) and not engine.queue:
-            return 0
-        left = sum(request.estimate_ns for request in engine.queue)
-        left += sum(max(0, batch.started_ns + batch.expected_ns - now_ns) for batch in self._batches(e))
-        return left // len(engine.slots)
+        return engine.wait_ns(now_ns) + self._service_ns(request, e) + engine.load_ns(request.stage)
 
-    def _hint_ns(self, now_ns: int, e: int) -> int:
-        return max(HINT_FLOOR_NS, self._wait_ns(now_ns, e))
+    def _price(self, request: Request, e: int) -> int:
+        """Of one row in a full batch: nJ, or 1e-12 of the currency."""
+        engine = self.engines[e]
+        curve = engine.curves.get(request.lane, ServiceCurve(0, 0))
+        row_share_ns = curve.base_ns / engine.stages[request.stage].batch.size + curve.row_ns
+        if self.pipeline.cheapest == "energy":
+            return round(row_share_ns * (engine.settings.active_w or 0.0))
+        return round(row_share_ns / 3_600_000_000_000 * (engine.settings.cost_per_hour or 0.0) * 1e12)
+
+    def _service_ns(self, request: Request, e: int) -> int:
+        return self.engines[e].service_ns(request.lane, request.items)
 
     def _ahead_ns(self, now_ns: int, s: int) -> int:
         service, longest_wait = 0, 0
         for later in range(s + 1, len(self.stages)):
-            up = [e for e in self.order[later] if self.engines[e].up]
+            up = [self.engines[e] for e in self.order[later] if self.engines[e].up]
             if up:
-                service += min(self.learned_ns.get((later, e), 0) for e in up)
-                longest_wait = max(longest_wait, min(self._wait_ns(now_ns, e) for e in up))
+                service += min(engine.learned_ns.get(later, 0) for engine in up)
+                longest_wait = max(longest_wait, min(engine.wait_ns(now_ns) for engine in up))
         return service + longest_wait
-
-    def _learn(self, now_ns: int, slot: int, batch: Running) -> None:
-        e = self._engine_of(slot)
-        engine = self.engines[e]
-        took_ns = now_ns - batch.started_ns
-        before = self.learned_ns.get((batch.stage, e), 0)
-        after = took_ns if before == 0 or engine.trial else before + (took_ns - before) // 8
-        self.learned_ns[batch.stage, e] = after
-        expected = self._expected_ns(batch.stage, e, batch.bucket, batch.rows)
-        if expected:
-            seen = min(max(took_ns * PPM // expected, PPM // 100), 1000 * PPM)
-            engine.scale_ppm = seen if engine.trial else engine.scale_ppm + (seen - engine.scale_ppm) // 8
-        engine.trial = False
 
     # 3 to 5: overflow, hopelessness, room
 
-    def _has_room(self, e: int) -> bool:
-        waiting = len(self.engines[e].queue)
-        return waiting < self.engines[e].settings.queue.limit or (waiting == 0 and self._has_free_slot(e))
-
-    def _is_overflow(self, now_ns: int, e: int) -> bool:
-        queue = self.engines[e].settings.queue
-        if queue.overflow_at is not None and len(self.engines[e].queue) >= queue.overflow_at:
-            return True
-        return queue.wait_limit_ms is not None and self._wait_ns(now_ns, e) > round(queue.wait_limit_ms * MS)
-
     def _has_spare(self, now_ns: int, request: Request, e: int) -> bool:
-        return self._available(request, e) and self._has_room(e) and not self._is_overflow(now_ns, e)
+        engine = self.engines[e]
+        return self._available(request, e) and engine.has_room() and not engine.is_overflow(now_ns)
 
     def _may_fail_over(self, request: Request) -> bool:
         failover = self.stages[request.stage].failover
@@ -418,47 +329,46 @@ class Naive:
         if request.deadline_ns <= now_ns:
             self._finish(request, Outcome.EXPIRED, Reason.DEADLINE)
             return True
-        needed_ns = self._own_service_ns(request, e)
+        engine = self.engines[e]
+        needed_ns = self._service_ns(request, e)
         if now_ns + wait_ns + needed_ns + ahead_ns <= request.deadline_ns:
             return False
-        engine = self.engines[e]
-        is_idle = not engine.queue and not any(True for _ in self._batches(e))
-        if is_idle and now_ns - engine.done_ns >= min(needed_ns, TRIAL_NS):
-            engine.trial = True
+        if engine.is_idle() and now_ns - engine.done_ns >= min(needed_ns, TRIAL_NS):
+            request.trial = True
             return False
-        self._finish(request, Outcome.SHED, Reason.HOPELESS, self._hint_ns(now_ns, e))
+        self._refuse(request, Outcome.SHED, Reason.HOPELESS, engine.hint_ns(now_ns))
         return True
 
     def _place(self, now_ns: int, request: Request, *, admitted: bool) -> None:
-        e = self._preferred(now_ns, request)
+        e, reason = self._preferred(now_ns, request)
         if e < 0:
-            able = any(self._accepts(request, e) for e in self.order[request.stage])
-            self._finish(request, Outcome.FAILED, Reason.ENGINE_DOWN if able else Reason.INELIGIBLE)
+            stage = self.stages[request.stage]
+            able = any(accepts(stage, self.engines[e], request) for e in self.order[request.stage])
+            self._refuse(request, Outcome.FAILED, Reason.ENGINE_DOWN if able else Reason.INELIGIBLE)
             return
-        reason = Reason.PREFERRED
-        if self._is_overflow(now_ns, e) and self._takes_overflow(now_ns, request, e):
+        if self.engines[e].is_overflow(now_ns) and self._takes_overflow(now_ns, request, e):
             e, reason = self.backup_of[request.stage], Reason.FAILOVER
-        if self._dropped(now_ns, request, e, self._wait_ns(now_ns, e), self._ahead_ns(now_ns, request.stage)):
+        engine = self.engines[e]
+        if self._dropped(now_ns, request, e, engine.wait_ns(now_ns), self._ahead_ns(now_ns, request.stage)):
             return
-        if not self._has_room(e):
-            hint_ns = self._hint_ns(now_ns, e)
-            lower = [other for other in self.engines[e].queue if other.priority > request.priority]
-            if not lower:
-                self._finish(request, Outcome.SHED if admitted else Outcome.REJECTED, Reason.QUEUE_FULL, hint_ns)
+        if not engine.has_room():
+            hint_ns = engine.hint_ns(now_ns)
+            victim = engine.victim(request)
+            if victim is None:
+                self._refuse(request, Outcome.SHED if admitted else Outcome.REJECTED, Reason.QUEUE_FULL, hint_ns)
                 return
-            victim = max(lower, key=lambda other: (other.priority, other.sequence))
             self._leave_queue(victim)
-            self._finish(victim, Outcome.SHED, Reason.DISPLACED, hint_ns)
+            self._refuse(victim, Outcome.SHED, Reason.DISPLACED, hint_ns)
         self._settle(now_ns, request, e, reason)
 
     def _settle(self, now_ns: int, request: Request, e: int, reason: Reason) -> None:
-        request.estimate_ns = self._own_service_ns(request, e)
+        request.work_ns = self.engines[e].work_ns(request.lane, request.items)
         request.call = self.breakers[request.stage][e].enter(now_ns)
         request.engine = e
         request.enqueued_ns = now_ns
         self.sequence += 1
         request.sequence = self.sequence
-        self.engines[e].queue.append(request)
+        self.engines[e].join(request)
         self.effects.append((PLACED, request.tag, request.stage, e, reason, request.row))
         self._touch(e)
 
@@ -470,121 +380,74 @@ class Naive:
         timeout_ms = self.stages[s].timeout_ms
         return FOREVER if timeout_ms is None else round(timeout_ms * MS)
 
-    # Batches
-
-    def _batch_of(self, s: int, e: int) -> Batch:
-        return self.stages[s].batch.get(self.engines[e].name, Batch())
-
-    def _ready_ns(self, e: int, lane: tuple[int, int]) -> int:
-        """When a lane that somebody waits in may be dispatched; 0: it is full."""
-        waiting = [request for request in self.engines[e].queue if (request.stage, request.bucket) == lane]
-        batch = self._batch_of(lane[0], e)
-        window_ns = round(batch.window_ms * MS)
-        if window_ns == 0 or sum(request.items for request in waiting) >= batch.size:
-            return 0
-        heads = [request for request in waiting if request is self._head(e, request.priority, lane)]
-        return min(min(head.enqueued_ns + window_ns, head.expiry_ns - head.estimate_ns) for head in heads)
-
-    def _head(self, e: int, priority: int, lane: tuple[int, int]) -> Request | None:
-        for request in self.engines[e].queue:
-            if request.priority == priority and (request.stage, request.bucket) == lane:
-                return request
-        return None
-
-    def _next_member(self, e: int, lane: tuple[int, int], turn: int | None) -> Request | None:
-        """The head of the class whose turn it is, or of the highest class that waits in a lane."""
-        classes = [*range(len(CLASSES))] if turn is None else [turn, *range(len(CLASSES))]
-        heads = (self._head(e, priority, lane) for priority in classes)
-        return next((head for head in heads if head is not None), None)
-
-    def _ready_head(self, now_ns: int, e: int, priority: int) -> Request | None:
-        """Of the lanes of a class that are ready, the head that arrived in the system first."""
-        lanes = {(request.stage, request.bucket) for request in self.engines[e].queue}
-        heads = [self._head(e, priority, lane) for lane in lanes if self._ready_ns(e, lane) <= now_ns]
-        waiting = [head for head in heads if head is not None]
-        return min(waiting, key=lambda head: (head.arrived_ns, head.sequence), default=None)
-
-    def _turn(self, now_ns: int, e: int) -> Request | None:
-        """The head whose turn it is, and the floors' credits after it."""
-        heads = [self._ready_head(now_ns, e, priority) for priority in range(len(CLASSES))]
-        able = [priority for priority, head in enumerate(heads) if head is not None]
-        if not able:
-            return None
-        credit = self.engines[e].credit
-        for priority, name in enumerate(CLASSES):
-            limits = self.pipeline.classes.get(name)
-            floor_ppm = round(limits.floor * PPM) if limits else 0
-            credit[priority] = credit[priority] + floor_ppm if priority in able else 0
-        owed = [priority for priority in able if credit[priority] >= PPM]
-        chosen = max(owed, key=lambda priority: (credit[priority], -priority)) if owed else able[0]
-        credit[chosen] = max(0, credit[chosen] - PPM)
-        return heads[chosen]
-
     def _start_all(self, now_ns: int, e: int) -> None:
-        while self.engines[e].up and self._has_free_slot(e):
-            first = self._turn(now_ns, e)
-            if first is None:
+        engine = self.engines[e]
+        while engine.up and engine.free_slot() is not None:
+            choices = engine.choices(now_ns)
+            if not choices:
                 return
-            self._start_batch(now_ns, e, first)
+            turn = engine.turn(choices)
+            members = self._fill(now_ns, e, choices[turn], turn)
+            if members:
+                self._start(now_ns, e, members)
+                engine.keep_floors(choices, members[0].priority)
 
-    def _start_batch(self, now_ns: int, e: int, first: Request) -> None:
-        """Fill a batch from the lane of ``first``: its class until there is a member, then highest class first."""
-        s, bucket = lane = (first.stage, first.bucket)
-        size = self._batch_of(s, e).size
+    def _fill(self, now_ns: int, e: int, lane: Lane, turn: int) -> list[Request]:
+        """Take members from a lane: of the class whose turn it is until there is one, then highest class first."""
+        engine = self.engines[e]
         members: list[Request] = []
-        while (request := self._next_member(e, lane, first.priority if not members else None)) is not None:
-            if members and sum(member.items for member in members) + request.items > size:
+        while (request := engine.next_member(lane, turn if not members else None)) is not None:
+            rows = sum(member.items for member in members)
+            if members and rows + request.items > engine.stages[lane[0]].batch.size:
+                break
+            if members and engine.costs_a_deadline(now_ns, lane, members, request):
                 break
             self._leave_queue(request)
             if not self._dropped(now_ns, request, e, 0, 0):
+                engine.charge(request)
                 members.append(request)
-        if not members:
-            return
-        slot = next(slot for slot in self.engines[e].slots if self.running[slot] is None)
+        return members
+
+    def _start(self, now_ns: int, e: int, members: list[Request]) -> None:
+        engine, lane = self.engines[e], members[0].lane
+        slot = engine.free_slot()
+        assert slot is not None, "who may start has a slot"
         rows = sum(member.items for member in members)
-        expected_ns = self._service_ns(s, e, bucket, rows)
-        self.running[slot] = Running(s, bucket, list(members), rows, now_ns, expected_ns)
-        self.epochs[slot] += 1
+        load_ns = engine.use_model(now_ns, lane[0])
+        expected_ns = engine.service_ns(lane, rows) + load_ns
+        trial = any(member.trial for member in members)
+        slot.epoch += 1
+        slot.batch = Running(lane, list(members), rows, now_ns, expected_ns, load_ns, trial)
+        for member in members:
+            member.trial = False
         tags = tuple(member.tag for member in members)
-        self.effects.append((DISPATCH, slot, e, s, bucket, self.epochs[slot], *tags))
+        self.effects.append((DISPATCH, slot.number, e, *lane, slot.epoch, *tags))
 
     # Ends
 
-    def _engine_of(self, slot: int) -> int:
-        return next(e for e, engine in enumerate(self.engines) if slot in engine.slots)
-
-    def _batches(self, e: int) -> Iterator[Running]:
-        for slot in self.engines[e].slots:
-            batch = self.running[slot]
-            if batch is not None:
-                yield batch
-
-    def _has_free_slot(self, e: int) -> bool:
-        return any(self.running[slot] is None for slot in self.engines[e].slots)
-
     def _release(self, now_ns: int, slot: int, epoch: int) -> Running | None:
         """Take a batch that has ended off its slot; None: no such batch runs."""
-        if not 0 <= slot < len(self.running) or self.running[slot] is None or self.epochs[slot] != epoch:
+        if not 0 <= slot < len(self.slots) or self.slots[slot][1].epoch != epoch:
             return None
-        self.effects = []
-        batch = self.running[slot]
-        self._free(now_ns, self._engine_of(slot), slot)
+        batch = self.slots[slot][1].batch
+        if batch is not None:
+            self.effects = []
+            self._free(now_ns, *self.slots[slot])
         return batch
 
-    def _free(self, now_ns: int, e: int, slot: int) -> None:
-        self.running[slot] = None
+    def _free(self, now_ns: int, e: int, slot: Slot) -> None:
+        slot.batch = None
         self.engines[e].done_ns = now_ns
         self._touch(e)
 
-    def _record_batch(self, now_ns: int, slot: int, batch: Running, *, failed: bool) -> None:
-        e = self._engine_of(slot)
-        breaker = self.breakers[batch.stage][e]
+    def _record_batch(self, now_ns: int, e: int, batch: Running, *, failed: bool) -> None:
+        breaker = self.breakers[batch.lane[0]][e]
         slow = breaker.is_slow(now_ns - batch.started_ns)
         for member in batch.members:
             if member is not None:
                 self._record(now_ns, member, failed=failed, slow=slow)
         if breaker.state == "open":
-            self._move_all(now_ns, batch.stage, e)
+            self._move_all(now_ns, batch.lane[0], e)
 
     def _record(self, now_ns: int, request: Request, *, failed: bool, slow: bool = False) -> None:
         breaker = self.breakers[request.stage][request.engine]
@@ -595,9 +458,11 @@ class Naive:
 
     def _is_last_well(self, s: int, e: int) -> bool:
         """Whether some shape that an engine takes is taken by no other that is up and closed."""
-        others = [o for o in self.order[s] if o != e and self.engines[o].up and self.breakers[s][o].state == "closed"]
-        mine = [bucket for bucket in range(len(self.stages[s].buckets) + 1) if self._takes_bucket(s, e, bucket)]
-        return any(not any(self._takes_bucket(s, other, bucket) for other in others) for bucket in mine)
+        stage, engine = self.stages[s], self.engines[e]
+        closed = [self.engines[o] for o in self.order[s] if o != e and self.breakers[s][o].state == "closed"]
+        others = [other for other in closed if other.up and can_stand_in(stage, other, engine)]
+        mine = [bucket for bucket in range(len(stage.buckets) + 1) if takes_bucket(stage, engine, bucket)]
+        return any(not any(takes_bucket(stage, other, bucket) for other in others) for bucket in mine)
 
     def _fail_members(self, now_ns: int, batch: Running) -> None:
         for request in list(batch.members):
@@ -605,17 +470,17 @@ class Naive:
                 self._finish(request, Outcome.FAILED, Reason.ENGINE_FAILED)
 
     def _expire_waiting(self, now_ns: int, e: int) -> None:
-        batches = [self.running[slot] for slot in self.engines[e].slots]
-        stands_still = all(b is not None and now_ns - b.started_ns >= self._timeout_ns(b.stage) for b in batches)
-        for request in sorted(self.engines[e].queue, key=_sweep_order):
+        engine = self.engines[e]
+        late = [batch for batch in engine.batches() if now_ns - batch.started_ns >= self._timeout_ns(batch.lane[0])]
+        for request in sorted(engine.queue, key=_sweep_order):
             if request.expiry_ns <= now_ns:
                 self._leave_queue(request)
-                if stands_still:
+                if len(late) == len(engine.slots):
                     self._record(now_ns, request, failed=True)
                 self._expire(now_ns, request)
 
     def _expire_running(self, now_ns: int, e: int) -> None:
-        for batch in list(self._batches(e)):
+        for batch in self.engines[e].batches():
             for request in list(batch.members):
                 if request is not None and request.expiry_ns <= now_ns:
                     self._record(now_ns, request, failed=True)
@@ -682,9 +547,16 @@ class Naive:
         return False
 
     def _leave_batch(self, request: Request) -> None:
-        for batch in self.running:
-            if batch is not None:
-                batch.members = [None if member is request else member for member in batch.members]
+        for _, slot in self.slots:
+            if slot.batch is not None:
+                slot.batch.members = [None if member is request else member for member in slot.batch.members]
+
+    def _refuse(self, request: Request, outcome: Outcome, reason: Reason, hint_ns: int = 0) -> None:
+        """Refuse at a stage; where it has a degraded reply, that is the answer instead."""
+        if self.stages[request.stage].degraded is not None:
+            self._finish(request, Outcome.COMPLETED, Reason.DEGRADED)
+        else:
+            self._finish(request, outcome, reason, hint_ns)
 
     def _finish(self, request: Request, outcome: Outcome, reason: Reason, hint_ns: int = 0) -> None:
         self._give_permit_back(request)
@@ -704,5 +576,63 @@ class Naive:
         self.touched = []
 
 
-def _sweep_order(request: Request) -> tuple[int, int, int, int]:
-    return (request.priority, request.stage, request.bucket, request.sequence)
+def _sweep_order(request: Request) -> tuple[int, Lane, int, int]:
+    return (request.priority, request.lane, request.tenant, request.sequence)
+
+
+def _engines(pipeline: Pipeline, latency: LatencyTable | None) -> list[NaiveEngine]:
+    curves = service_curves(pipeline, latency) if latency is not None else {}
+    limits = [pipeline.classes.get(name) for name in CLASSES]
+    engines = []
+    first_slot = 0
+    for e, (name, settings) in enumerate(pipeline.engines.items()):
+        has_shares = any(name in stage.share for stage in pipeline.stages)
+        engine = NaiveEngine(
+            name,
+            settings,
+            slots=[Slot(first_slot + number) for number in range(settings.max_inflight)],
+            stages=[_at_stage(stage, name) for stage in pipeline.stages],
+            curves={(s, lane): curve for (s, of, lane), curve in curves.items() if of == e},
+            floors_ppm=[0 if limit is None else round(limit.floor * PPM) for limit in limits],
+            offline={priority for priority, limit in enumerate(limits) if limit is not None and limit.offline},
+            tenant_flows=[Flows(_tenant_shares(pipeline)) for _ in CLASSES] if pipeline.tenants else [],
+            stage_flows=[Flows(_stage_shares(pipeline, name)) for _ in CLASSES] if has_shares else [],
+        )
+        engine.resident = _first_models(pipeline, engine)
+        engines.append(engine)
+        first_slot += settings.max_inflight
+    return engines
+
+
+def _at_stage(stage: Stage, name: str) -> AtStage:
+    batch = stage.batch.get(name, Batch()) if name in stage.engine_names else Batch()
+    return AtStage(batch, round((stage.memory_mb or 0.0) * 1e6), round((stage.load_ms or 0.0) * MS))
+
+
+def _tenant_shares(pipeline: Pipeline) -> list[int]:
+    named = [tenant.share for tenant in pipeline.tenants.values()]
+    return [round(share * PPM) for share in [max(LEAST_SHARE, 1.0 - sum(named)), *named]]
+
+
+def _stage_shares(pipeline: Pipeline, name: str) -> list[int]:
+    """What each stage is guaranteed of an engine, or its part of what the guarantees leave."""
+    here = [stage for stage in pipeline.stages if name in stage.engine_names]
+    left = max(LEAST_SHARE, 1.0 - sum(stage.share.get(name, 0.0) for stage in here))
+    without = sum(name not in stage.share for stage in here)
+    return [
+        round(stage.share[name] * PPM) if name in stage.share else max(1, round(left / max(1, without) * PPM))
+        for stage in pipeline.stages
+    ]
+
+
+def _first_models(pipeline: Pipeline, engine: NaiveEngine) -> dict[int, int]:
+    """In the order of the file, while they fit."""
+    if engine.settings.memory_mb is None:
+        return {}
+    free_bytes = round(engine.settings.memory_mb * 1e6)
+    resident = {}
+    for s, stage in enumerate(pipeline.stages):
+        if engine.name in stage.engine_names and engine.stages[s].memory_bytes <= free_bytes:
+            resident[s] = 0
+            free_bytes -= engine.stages[s].memory_bytes
+    return resident

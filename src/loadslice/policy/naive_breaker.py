@@ -37,7 +37,7 @@ class NaiveBreaker:
         if self.state != "half-open":
             return (self.epoch, False)
         assert self.settings is not None
-        if self.probes_out + len(self.probes_ended) == 0:
+        if self.until_ns == FOREVER:
             self.until_ns = now_ns + round(self.settings.half_open_ms * MS)
         self.probes_out += 1
         return (self.epoch, True)

@@ -19,7 +19,8 @@ import numpy as np
 
 from loadslice.policy import columns as c
 from loadslice.policy import events, invariants
-from loadslice.policy.tables import Int64s, State, Tables
+from loadslice.policy.layout import Int64s, State, Tables
+from loadslice.policy.versions import hash_ppm
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import CLASSES, Batch, Pipeline
 
@@ -32,7 +33,9 @@ AT_THE_DOOR = {Reason.DRAINING, Reason.TABLE_FULL, Reason.RETRY_BUDGET}
 
 Origin = Literal["door", "waiting", "running", "left"]
 Lane = tuple[int, int]
-"""(stage, bucket)"""
+"""(stage, bucket; those of the new version follow those of the old)"""
+
+AS_PREFERRED = {Reason.PREFERRED, Reason.RULE, Reason.FASTEST, Reason.CHEAPEST}
 
 
 @dataclass(eq=False, slots=True)
@@ -47,17 +50,15 @@ class Inside:
     arrived_ns: int
     clock_ns: int
     """Since when the stage's timeout counts."""
+    tenant: int = 0
+    version: int = 0
+    lane: Lane = (0, 0)
     row: int = -1
     stage: int = 0
     engine: int = -1
     enqueued_ns: int = 0
     sequence: int = 0
     attempts: int = 1
-
-    @property
-    def lane(self) -> Lane:
-        """Its place inside a queue, but for the class."""
-        return (self.stage, self.bucket)
 
 
 @dataclass(eq=False, slots=True)
@@ -90,6 +91,36 @@ class Told:
     """Members of batches that it ended, until it is said what becomes of them."""
     touched: set[int] = field(default_factory=set)
     """Engines that must start what they may before it ends."""
+    dropped: bool = False
+    """Somebody was dropped from a queue since the last dispatch."""
+
+
+class Split:
+    """Who gets the new version, (28)."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._shares = [0.0, *pipeline.rollout.steps]
+        has_canary = any(stage.canary is not None for stage in pipeline.stages)
+        self.step = pipeline.rollout.at if has_canary else 0
+        self._seen = 0
+        self._sent = 0
+
+    def version_for(self, key: int) -> int:
+        """Of n requests without a key, the whole part of share * n; with one, its hash decides."""
+        share_ppm = round(self._shares[self.step] * c.PPM)
+        if key >= 0:
+            return int(share_ppm > 0 and hash_ppm(key) < share_ppm)
+        self._seen += 1
+        sent, self._sent = self._sent, self._seen * share_ppm // c.PPM
+        return self._sent - sent
+
+    def move(self, verdict: int) -> None:
+        """One step up at a pass, to nothing at a failure, and nowhere at anything else."""
+        if verdict == c.PASS and self.step + 1 < len(self._shares):
+            self.step += 1
+            self._seen = self._sent = 0
+        elif verdict == c.FAIL:
+            self.step = self._seen = self._sent = 0
 
 
 class Watch:
@@ -115,6 +146,8 @@ class Watch:
         # Parts per million of an attempt times nanoseconds per second: exact in whole numbers.
         self._budget = self._reserve = pipeline.retry.reserve * c.PPM * NS_PER_S
         self._ended: set[int] = set()
+        self._offline = {CLASSES.index(name) for name, limits in pipeline.classes.items() if limits.offline}
+        self._split = Split(pipeline)
         self._draining = False
         self._sequence = 0
         self._now_ns = 0
@@ -158,7 +191,7 @@ class Watch:
                 self._placed(*row[1:6])
             elif row[0] == c.OUTCOME:
                 following = rows[number + 1] if number + 1 < len(rows) else ()
-                self._outcome(row[1], Outcome(row[2]), Reason(row[3]), row[4], following)
+                self._outcome(row[1], Outcome(row[2]), Reason(row[3]), row[4:6], following)
             else:
                 assert row[0] == c.DISPATCH, f"an effect of kind {row[0]}"
                 self._dispatch(row[1:6], tuple(next(batches)))
@@ -170,6 +203,11 @@ class Watch:
             told.touched.update(range(len(self._names)))
             for request in self.inside.values():
                 assert self._now_ns < self._ends_ns(request), "(25) nobody stays past a deadline or a stage timeout"
+        if told.kind == events.ROLLOUT and told.arguments[0] == c.FAIL:
+            waiting = [request for queue in self._waiting for request in queue if request.stage == 0]
+            assert not any(request.version for request in waiting), (
+                "(28) who waits for a failed version gets the old one"
+            )
         for engine in told.touched:
             self._check_conserving(engine)
 
@@ -186,14 +224,13 @@ class Watch:
         if kind in {events.ENGINE_DOWN, events.ENGINE_UP}:
             known = 0 <= arguments[0] < len(self._up)
             return known and self._up[arguments[0]] == (kind == events.ENGINE_DOWN)
-        return True
+        return kind != events.ROLLOUT or self._split.step > 0
 
     def _begin(self, rows: Sequence[Sequence[int]]) -> None:
         kind, arguments = self._told.kind, self._told.arguments
         if kind == events.ARRIVAL:
-            self._arrive(
-                *arguments[:5], attempt=arguments[8], refused=rows[0][0] == c.OUTCOME and rows[0][3] in AT_THE_DOOR
-            )
+            refused = rows[0][0] == c.OUTCOME and rows[0][3] in AT_THE_DOOR
+            self._arrive(arguments, refused=refused)
         elif kind in {events.BATCH_DONE, events.BATCH_FAILED}:
             self._end_batch(arguments[0])
         elif kind == events.ENGINE_DOWN:
@@ -206,18 +243,28 @@ class Watch:
             self._told.touched.add(arguments[0])
         elif kind == events.DRAIN:
             self._draining = True
+        elif kind == events.ROLLOUT:
+            self._split.move(arguments[0])
 
-    def _arrive(
-        self, tag: int, priority: int, deadline_ns: int, items: int, bucket: int, *, attempt: int, refused: bool
-    ) -> None:
+    def _arrive(self, arguments: Sequence[int], *, refused: bool) -> None:
+        tag, priority, deadline_ns, items, bucket, _, _, _, attempt, tenant, key = arguments
         assert tag not in self.inside, "(2) a tag is one request's"
         assert tag not in self._ended, "(2) a tag is one request's"
-        now_ns = self._now_ns
-        self.inside[tag] = Inside(tag, priority, deadline_ns, items, bucket, arrived_ns=now_ns, clock_ns=now_ns)
-        if attempt > 1 and not refused:
+        request = Inside(tag, priority, deadline_ns, items, bucket, self._now_ns, self._now_ns, tenant)
+        self.inside[tag] = request
+        if refused:
+            return
+        request.version = self._split.version_for(key)
+        self._set_lane(request)
+        if attempt > 1:
             self._spend()
-        elif not refused:
+        else:
             self._earn(round(self._pipeline.retry.budget * c.PPM) * NS_PER_S)
+
+    def _set_lane(self, request: Inside) -> None:
+        stage = self._pipeline.stages[request.stage]
+        new = request.version == 1 and stage.canary is not None
+        request.lane = (request.stage, request.bucket + (len(stage.buckets) + 1 if new else 0))
 
     def _end_batch(self, slot: int) -> None:
         batch = self._running[slot]
@@ -247,11 +294,10 @@ class Watch:
     def _placed(self, tag: int, stage: int, engine: int, reason: int, row: int) -> None:
         request, origin = self._take_out(tag)
         previous = request.engine
-        if origin == "left" and self._told.kind == events.BATCH_DONE:
-            assert stage == request.stage + 1, "(5) stages follow one another"
-            request.stage, request.clock_ns = stage, self._now_ns
-            request.items, request.bucket = self._told.results[tag]
-        assert stage == request.stage, "(5) stages follow one another"
+        assert origin != "left" or self._told.kind != events.BATCH_DONE or stage > request.stage, (
+            "(5) a batch done is over"
+        )
+        self._move_on(request, origin, stage)
         is_repeated = self._is_repeated(request, origin)
         if is_repeated:
             request.attempts += 1
@@ -265,11 +311,22 @@ class Watch:
         limit = self._settings[engine].queue.limit
         has_room = len(waiting) < limit or (not waiting and self._has_free_slot(engine))
         assert has_room, "(11) queue length within its limit at every instant"
+        if self._told.kind == events.ROLLOUT:
+            request.version = 0
+            self._set_lane(request)
         self._sequence += 1
         request.row, request.engine = row, engine
         request.enqueued_ns, request.sequence = self._now_ns, self._sequence
         waiting.append(request)
         self._told.touched.add(engine)
+
+    def _move_on(self, request: Inside, origin: Origin, stage: int) -> None:
+        """Whoever left a batch that is done may stand at the next stage by now; nobody else does."""
+        if origin == "left" and self._told.kind == events.BATCH_DONE and stage == request.stage + 1:
+            request.stage, request.clock_ns = stage, self._now_ns
+            request.items, request.bucket = self._told.results[request.tag]
+            self._set_lane(request)
+        assert stage == request.stage, "(5) stages follow one another"
 
     def _is_repeated(self, request: Inside, origin: Origin) -> bool:
         """Whether this placement is a further attempt, and not the first or a move of what only waited."""
@@ -292,17 +349,23 @@ class Watch:
             allowed = failover.classes is None or CLASSES[request.priority] in failover.classes
             assert allowed, "(13) only classes that may fail over do"
         else:
-            assert reason is Reason.PREFERRED, f"placed for the reason {reason.name}"
+            assert reason in AS_PREFERRED, f"placed for the reason {reason.name}"
             assert not is_repeated, "a further attempt says so"
 
-    def _outcome(self, tag: int, outcome: Outcome, reason: Reason, hint_ns: int, following: Sequence[int]) -> None:
+    def _outcome(
+        self, tag: int, outcome: Outcome, reason: Reason, detail: Sequence[int], following: Sequence[int]
+    ) -> None:
+        hint_ns, stage = detail
         if reason is Reason.DISPLACED:
             self._check_victim(self.inside[tag], following)
         request, origin = self._take_out(tag)
+        self._move_on(request, origin, stage)
         del self.inside[tag]
         self._ended.add(tag)
-        if self._told.kind == events.CANCEL and origin == "waiting":
+        if origin == "waiting" and self._told.kind == events.CANCEL:
             self._told.touched.add(request.engine)
+        elif origin == "waiting":
+            self._told.dropped = True
         assert 0 <= hint_ns < c.FOREVER, "(14) a hint is finite and not negative"
         if outcome in {Outcome.REJECTED, Outcome.SHED}:
             assert hint_ns >= HINT_NS_MIN, "(14) a refusal says when to come back"
@@ -310,7 +373,9 @@ class Watch:
 
     def _check_outcome(self, request: Inside, origin: Origin, outcome: Outcome, reason: Reason) -> None:
         kind = self._told.kind
-        if outcome is Outcome.COMPLETED:
+        if reason is Reason.DEGRADED:
+            assert self._pipeline.stages[request.stage].degraded is not None, "only where a stage has such a reply"
+        elif outcome is Outcome.COMPLETED:
             at_the_end = request.stage + 1 == len(self._pipeline.stages)
             assert origin == "left", "(5) only what ran completes"
             assert kind == events.BATCH_DONE, "(5) only what ran completes"
@@ -334,13 +399,18 @@ class Watch:
 
     def _check_victim(self, victim: Inside, following: Sequence[int]) -> None:
         present = self._waiting[victim.engine]
-        lowest = max(present, key=lambda request: (request.priority, request.sequence))
-        assert victim is lowest, "(8) the newest of the lowest class present is displaced"
         assert len(present) >= self._settings[victim.engine].queue.limit, "(8) only a full queue displaces"
         assert following, "(8) a victim makes room for somebody"
         assert following[0] == c.PLACED, "(8) a victim makes room for somebody"
         assert following[3] == victim.engine, "(8) a victim makes room for somebody"
-        assert self.inside[following[1]].priority < victim.priority, "(8) only for a higher class"
+        newcomer = self.inside[following[1]]
+        if victim.priority == newcomer.priority:
+            assert victim.tenant != newcomer.tenant, "(8) nobody displaces their own"
+            present = [one for one in present if one.tenant == victim.tenant or one.priority > victim.priority]
+        else:
+            assert newcomer.priority < victim.priority, "(8) only for a higher class"
+        lowest = max(present, key=lambda request: (request.priority, request.sequence))
+        assert victim is lowest, "(8) the newest of the lowest class present is displaced"
 
     def _dispatch(self, row: Sequence[int], tags: tuple[int, ...]) -> None:
         slot, engine, stage, bucket, epoch = row
@@ -369,29 +439,38 @@ class Watch:
         for priority in range(len(CLASSES)):
             fifo = [one for one in self._waiting[engine] if one.lane == lane and one.priority == priority]
             taken = [member for member in members if member.priority == priority]
-            assert taken == fifo[: len(taken)], "(7) first in, first out inside a class and a lane"
+            for tenant in {member.tenant for member in taken}:
+                theirs = [member for member in taken if member.tenant == tenant]
+                assert theirs == [one for one in fifo if one.tenant == tenant][: len(theirs)], (
+                    "(7) first in, first out inside a class and a lane"
+                )
             lower = any(member.priority > priority for member in members[1:])
             assert not lower or len(taken) == len(fifo), "(6) nobody of a lower class overtakes in a batch"
 
     def _check_turn(self, engine: int, members: list[Inside]) -> None:
         first = members[0]
-        ready = [one for one in self._heads(engine) if self._is_surely_ready(engine, one.lane)]
+        dropped, self._told.dropped = self._told.dropped, False
+        if dropped or self._settings[engine].memory_mb is not None:
+            return  # whose turn it was, or which models could be loaded, no longer shows
+        ready = [one for one in self._heads(engine) if self._is_surely_ready(engine, one)]
+        assert not self._is_held_back(engine, first), "(6) an offline class starts only while no other waits"
         higher = any(one.priority < first.priority for one in ready)
         assert not higher or self._floors[first.priority] > 0, "(6) no priority inversion but for a floor"
-        for one in ready:
-            if one.priority == first.priority:
+        if not self._pipeline.tenants and not any(
+            self._names[engine] in stage.share for stage in self._pipeline.stages
+        ):
+            for one in ready:
                 earlier = (one.arrived_ns, one.sequence) < (first.arrived_ns, first.sequence)
-                assert not earlier, "(7) inside a class, what arrived first starts first"
+                assert one.priority != first.priority or not earlier, "(7) what arrived first starts first in its class"
+        owed = sum(floor > 0 for floor in self._floors)
         for priority, floor in enumerate(self._floors):
-            if floor == 0:
-                continue
             streak = self._streaks[engine][priority]
             if not any(one.priority == priority for one in ready):
                 self._streaks[engine][priority] = Streak()
                 continue
             streak.dispatches += 1
             streak.own += any(member.priority == priority for member in members)
-            assert streak.own >= floor * streak.dispatches - 1, "(9) a class that waits gets its floor"
+            assert streak.own >= floor * streak.dispatches - owed, "(9) a class that waits gets its floor"
 
     # Books
 
@@ -428,19 +507,28 @@ class Watch:
             heads.setdefault((request.priority, request.lane), request)
         return list(heads.values())
 
-    def _is_surely_ready(self, engine: int, lane: Lane) -> bool:
+    def _is_held_back(self, engine: int, request: Inside) -> bool:
+        """Whether somebody of an offline class waits for the others to be gone."""
+        online = any(other.priority not in self._offline for other in self._waiting[engine] if other is not request)
+        return request.priority in self._offline and online
+
+    def _is_surely_ready(self, engine: int, head: Inside) -> bool:
         """Whether a lane is full or its window over. A deadline may make it ready sooner; that takes estimates."""
-        waiting = [request for request in self._waiting[engine] if request.lane == lane]
-        batch = self._batch_of(engine, lane[0])
+        if self._is_held_back(engine, head):
+            return False
+        waiting = [request for request in self._waiting[engine] if request.lane == head.lane]
+        batch = self._batch_of(engine, head.stage)
         window_ns = round(batch.window_ms * NS_PER_MS)
         is_full = sum(request.items for request in waiting) >= batch.size
-        return is_full or window_ns == 0 or self._now_ns >= waiting[0].enqueued_ns + window_ns
+        nobody_may_wait = self._settings[engine].queue.limit == 0
+        is_over = self._now_ns >= waiting[0].enqueued_ns + window_ns
+        return is_full or window_ns == 0 or nobody_may_wait or is_over
 
     def _check_conserving(self, engine: int) -> None:
-        if not self._up[engine] or not self._has_free_slot(engine):
+        if not self._up[engine] or not self._has_free_slot(engine) or self._settings[engine].memory_mb is not None:
             return
-        for lane in {request.lane for request in self._waiting[engine]}:
-            assert not self._is_surely_ready(engine, lane), "(26) no free slot beside work that could start"
+        for head in self._heads(engine):
+            assert not self._is_surely_ready(engine, head), "(26) no free slot beside work that could start"
 
 
 def follow(log: Int64s, pipeline: Pipeline, tables: Tables, state: State, *, look_every: int = 1) -> str:

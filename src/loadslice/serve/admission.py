@@ -31,11 +31,11 @@ class Admission:
     @property
     def takes_raw(self) -> bool:
         """Whether bytes that are not tensors make sense here."""
-        return self._first.inputs is None
+        return self._first.stable.inputs is None
 
     def metadata(self) -> list[dict[str, Any]]:
         """The pipeline's inputs, in the protocol's words; a Python stage takes bytes."""
-        if self._first.inputs is None:
+        if self._first.stable.inputs is None:
             return [{"name": "body", "datatype": BYTES, "shape": [1]}]
         return [
             {
@@ -43,7 +43,7 @@ class Admission:
                 "datatype": name_of(info.dtype),
                 "shape": [-1 if side is None else side for side in info.shape],
             }
-            for info in self._first.inputs
+            for info in self._first.stable.inputs
         ]
 
     def raw(self, content_type: str, body: bytes) -> tuple[Work, int]:
@@ -70,11 +70,11 @@ class Admission:
         work = Work(request.tensors)
         try:
             work.check()
-            if self._first.inputs is None:
+            if self._first.stable.inputs is None:
                 return self._for_python(request, work), 0
-            work.tensors = self._for_model(self._first.inputs[0].name, work.tensors)
+            work.tensors = self._for_model(self._first.stable.inputs[0].name, work.tensors)
             bucket = self._first.bucket_of(work)
-            check_feeds(self._first.inputs, self._as_fed(work.tensors, bucket))
+            check_feeds(self._first.stable.inputs, self._as_fed(work.tensors, bucket))
         except StageInputError as error:
             raise RefusalError(415 if error.unsupported_type else 400, str(error)) from error
         except ValueError as error:
@@ -93,8 +93,8 @@ class Admission:
 
     def _for_model(self, first_name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Names as the model has them, where there is no doubt; text as text."""
-        assert self._first.inputs is not None
-        if len(tensors) == len(self._first.inputs) == 1:
+        assert self._first.stable.inputs is not None
+        if len(tensors) == len(self._first.stable.inputs) == 1:
             tensors = {first_name: next(iter(tensors.values()))}
         return {
             name: _as_text(name, tensor) if tensor.dtype.kind == "O" else tensor for name, tensor in tensors.items()
@@ -102,9 +102,9 @@ class Admission:
 
     def _as_fed(self, tensors: Mapping[str, Tensor], bucket: int) -> dict[str, Tensor]:
         """Stand-ins of the shapes the runtime will see: the first input is padded to its bucket. Costs no memory."""
-        assert self._first.inputs is not None
+        assert self._first.stable.inputs is not None
         shape = bucket_shape(self._first.stage, bucket)
-        name = self._first.inputs[0].name
+        name = self._first.stable.inputs[0].name
         if shape is None or name not in tensors or list(tensors[name].shape[1:]) == shape:
             return dict(tensors)
         given = tensors[name]

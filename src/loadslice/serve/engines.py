@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 
+from loadslice.policy.columns import STABLE
 from loadslice.serve.clock import Clock
 from loadslice.serve.oip_reply import check_outputs
 from loadslice.serve.request import Batch
@@ -44,7 +45,7 @@ class Worker(threading.Thread):
     Args:
         name: Of the engine; for logs.
         slot: Which of the engine's slots, from 0.
-        runners: This engine's runners by stage index.
+        runners: This engine's runners by stage index and version.
         stages: All stages; the next one says which bucket a result falls into.
         loop: Where answers go.
         on_done: Called there with each batch that has been run.
@@ -55,7 +56,7 @@ class Worker(threading.Thread):
         self,
         name: str,
         slot: int,
-        runners: dict[int, Runner],
+        runners: dict[tuple[int, int], Runner],
         stages: Sequence[LoadedStage],
         loop: asyncio.AbstractEventLoop,
         on_done: Callable[[Batch], None],
@@ -103,7 +104,7 @@ class Worker(threading.Thread):
     def _run_batch(self, batch: Batch) -> None:
         batch.started_ns = self._clock.now_ns()
         try:
-            self._runners[batch.stage].run(batch, self._slot)
+            self._runners[batch.stage, batch.version].run(batch, self._slot)
             self._look_ahead(batch)
         except BaseException:
             # Whatever it is, even a stage that calls sys.exit: the worker lives and the batch has an end.
@@ -122,7 +123,8 @@ class Worker(threading.Thread):
                 if isinstance(result, StageError):
                     pass
                 elif following < len(self._stages):
-                    bucket = self._stages[following].bucket_of(result)
+                    version = batch.requests[index].version
+                    bucket = self._stages[following].bucket_of(result, version or STABLE)
                 else:
                     check_outputs(result.tensors)
             except StageInputError as fault:
@@ -152,14 +154,28 @@ class Engines:
         on_done: Callable[[Batch], None],
     ) -> None:
         loop = asyncio.get_running_loop()
-        self._names = list(pipeline.engines)
+        self.names = list(pipeline.engines)
+        self.suspects: set[int] = set()
+        """Engines on which a batch or a probe has failed since they were last looked at."""
+        self._clock = clock
+        self._on_done = on_done
         self._workers: list[Worker] = []
         self._engine_of_slot: list[int] = []
         for index, (name, engine) in enumerate(pipeline.engines.items()):
-            runners = {number: loaded.runners[index] for number, loaded in enumerate(stages) if index in loaded.runners}
+            runners = {
+                (number, version): loaded.versions[version].runners[index]
+                for number, loaded in enumerate(stages)
+                for version in range(len(loaded.versions))
+                if name in loaded.stage.engine_names
+            }
             for slot in range(engine.max_inflight):
-                self._workers.append(Worker(name, slot, runners, stages, loop, on_done, clock))
+                self._workers.append(Worker(name, slot, runners, stages, loop, self._batch_done, clock))
                 self._engine_of_slot.append(index)
+        self.running: list[Batch | None] = [None] * len(self._workers)
+        """By slot, numbered over all engines as in the core's tables."""
+        self.ended_ns = [0] * len(self._workers)
+        """When each slot's last batch ended."""
+        self._questions: list[asyncio.Future[bool] | None] = [None] * len(self._workers)
 
     def start(self) -> None:
         """Start every worker."""
@@ -167,8 +183,29 @@ class Engines:
             worker.start()
 
     def dispatch(self, batch: Batch) -> None:
-        """Hand a batch to the worker of its slot; slots are numbered over all engines as in the core's tables."""
+        """Hand a batch to the worker of its slot."""
+        self.running[batch.slot] = batch
         self._workers[batch.slot].give(batch)
+
+    def slots(self, engine: int) -> list[int]:
+        """Slots of one engine."""
+        return [slot for slot, owner in enumerate(self._engine_of_slot) if owner == engine]
+
+    def ask(self, slot: int) -> None:
+        """Send a small real job through one worker."""
+        self._questions[slot] = self._workers[slot].ask()
+
+    def answer(self, slot: int) -> bool | None:
+        """What came of the last `ask`: whether the runtime is well; ``None``: no answer yet."""
+        question = self._questions[slot]
+        return question.result() if question is not None and question.done() else None
+
+    def _batch_done(self, batch: Batch) -> None:
+        self.running[batch.slot] = None
+        self.ended_ns[batch.slot] = self._clock.now_ns()
+        if batch.failed:
+            self.suspects.add(batch.engine)
+        self._on_done(batch)
 
     async def unanswering(self, timeout_s: float) -> list[str]:
         """Send a small real job through every worker.
@@ -178,11 +215,13 @@ class Engines:
         """
         asked = [worker.ask() for worker in self._workers]
         await asyncio.wait(asked, timeout=timeout_s)
-        silent = {
-            self._names[engine]
-            for engine, answer in zip(self._engine_of_slot, asked, strict=True)
-            if not (answer.done() and answer.result())
-        }
+        silent = set()
+        for engine, answer in zip(self._engine_of_slot, asked, strict=True):
+            if not answer.done():
+                silent.add(self.names[engine])
+            elif not answer.result():
+                silent.add(self.names[engine])
+                self.suspects.add(engine)
         return sorted(silent)
 
     def stop(self) -> list[str]:

@@ -1,11 +1,13 @@
 """What a request's headers say about how it wants to be treated."""
 
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from loadslice.policy.columns import FOREVER
-from loadslice.policy.tables import rule_sources
+from loadslice.policy.tables import rule_sources, tenant_names
+from loadslice.policy.versions import NO_KEY
 from loadslice.serve.limits import Limits
 from loadslice.serve.refusals import NS_PER_MS, RefusalError
 from loadslice.spec.pipeline import CLASSES, PRECISIONS, Pipeline
@@ -13,10 +15,12 @@ from loadslice.spec.pipeline import CLASSES, PRECISIONS, Pipeline
 DEFAULT_CLASS = CLASSES.index("critical")
 ATTEMPT_MAX = 1000
 DEADLINE_MS_MAX = 86_400_000.0
+TENANT_MAX = 64
 
 # Python's own int() and float() take underscores, blanks and digits of every script.
 _WHOLE = re.compile(r"[0-9]{1,4}")
 _DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
+_TOKENS = re.compile(r"[0-9]{1,9}")
 
 
 class Envelope(NamedTuple):
@@ -33,6 +37,13 @@ class Envelope(NamedTuple):
     attempt: int
     """Which attempt the client says this is, 1 the first."""
     input: str | None
+    tenant: str | None
+    tenant_index: int
+    """1 + its place among the tenants with a guarantee; 0: none of them."""
+    key: int
+    """Requests of one key get one version while a canary grows; NO_KEY: the client gave none."""
+    tokens: int
+    """Prompt tokens; -1: the client did not say."""
 
 
 class EnvelopeReader:
@@ -41,6 +52,7 @@ class EnvelopeReader:
     def __init__(self, pipeline: Pipeline, limits: Limits) -> None:
         self._text_max = limits.text_max
         self._sources = {source: index for index, source in enumerate(rule_sources(pipeline))}
+        self._tenants = {tenant: 1 + index for index, tenant in enumerate(tenant_names(pipeline))}
         self._priorities: dict[str, int] = {name: index for index, name in enumerate(CLASSES)}
         self._priorities |= {str(index): index for index in range(len(CLASSES))}
         self._precisions = {name: index for index, name in enumerate(PRECISIONS)}
@@ -76,7 +88,14 @@ class EnvelopeReader:
             if not (_WHOLE.fullmatch(text) and 1 <= int(text) <= ATTEMPT_MAX):
                 raise RefusalError(400, f"x-loadslice-attempt must be a number from 1 to {ATTEMPT_MAX}")
             attempt = int(text)
+        tokens = -1
+        if (text := headers.get("x-loadslice-tokens")) is not None:
+            if not _TOKENS.fullmatch(text):
+                raise RefusalError(400, "x-loadslice-tokens must be a whole number of at most 9 digits")
+            tokens = int(text)
         source = self._text(headers, "x-loadslice-source")
+        tenant = self._tenant(headers)
+        key = self._text(headers, "x-loadslice-key")
         identity = self._text(headers, "x-request-id") or self._text(headers, "traceparent")
         return Envelope(
             id=identity,
@@ -87,6 +106,10 @@ class EnvelopeReader:
             precision=precision,
             attempt=attempt,
             input=self._text(headers, "x-loadslice-input"),
+            tenant=tenant,
+            tenant_index=0 if tenant is None else self._tenants.get(tenant, 0),
+            key=NO_KEY if key is None else key_of(key),
+            tokens=tokens,
         )
 
     def _deadline_ns(self, text: str | None, priority: int, received_ns: int) -> int:
@@ -99,6 +122,12 @@ class EnvelopeReader:
             )
         return received_ns + round(float(text) * NS_PER_MS)
 
+    def _tenant(self, headers: Mapping[str, str]) -> str | None:
+        tenant = self._text(headers, "x-loadslice-tenant")
+        if tenant is not None and not (len(tenant) <= TENANT_MAX and tenant.isprintable()):
+            raise RefusalError(400, f"x-loadslice-tenant must be at most {TENANT_MAX} printable characters")
+        return tenant
+
     def _text(self, headers: Mapping[str, str], name: str) -> str | None:
         text = headers.get(name)
         if not text:
@@ -110,3 +139,8 @@ class EnvelopeReader:
         except UnicodeEncodeError as error:
             raise RefusalError(400, f"{name} is not UTF-8") from error
         return text
+
+
+def key_of(text: str) -> int:
+    """A user's key as a number of 63 bits, the same in every process: what the core splits versions by."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1

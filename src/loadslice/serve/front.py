@@ -19,14 +19,15 @@ from loadslice.serve.admission import Admission
 from loadslice.serve.body import BodyReader
 from loadslice.serve.clock import Clock
 from loadslice.serve.connection import SERVER_NAME, refuse
+from loadslice.serve.degraded import DegradedReplies
 from loadslice.serve.envelope import Envelope, EnvelopeReader
 from loadslice.serve.health import Health
 from loadslice.serve.limits import Limits
 from loadslice.serve.metrics import Metrics
 from loadslice.serve.refusals import NS_PER_MS, NS_PER_S, RefusalError, of_outcome
-from loadslice.serve.request import Passage, Request
+from loadslice.serve.request import VERSIONS, Passage, Request
 from loadslice.serve.shell import Shell
-from loadslice.spec.outcome import Outcome
+from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.work import Work
 
@@ -45,6 +46,7 @@ class Service:
     admission: Admission
     metrics: Metrics
     health: Health
+    degraded: DegradedReplies
     outputs: list[dict[str, Any]]
     """Of the last stage, in the protocol's words; empty: known only from a reply."""
     record: Callable[[Request], None]
@@ -70,6 +72,7 @@ class Front:
         self._clock = clock
         self._envelopes = EnvelopeReader(pipeline, limits)
         self._bodies = BodyReader(limits)
+        self._has_canary = any(stage.canary is not None for stage in pipeline.stages)
         self._stage_names = [quote(stage.name) for stage in pipeline.stages]
         self._engine_names = [quote(name) for name in pipeline.engines]
         self._routes = self._make_routes()
@@ -207,7 +210,7 @@ class Front:
         try:
             if inside.outcome is Outcome.NONE:
                 await inside.done
-            response = self._reply(inside, reply_id, wanted)
+            response = await self._answer(service, inside, reply_id, wanted)
             await self._send(request, response)
             assert inside.end_ns is not None
             inside.reply_ns = self._clock.now_ns() - inside.end_ns
@@ -228,6 +231,17 @@ class Front:
         finally:
             self._bodies.release(reply_bytes)
 
+    async def _answer(
+        self, service: Service, inside: Request, reply_id: str | None, wanted: oip.Wanted
+    ) -> web.Response:
+        if inside.reason is Reason.DEGRADED:
+            assert inside.work is not None
+            try:
+                inside.work = await service.degraded.reply(inside.stage, inside.work, inside.tag)
+            except RefusalError as refusal:
+                return refuse(refusal)
+        return self._reply(inside, reply_id, wanted)
+
     def _reply(self, inside: Request, reply_id: str | None, wanted: oip.Wanted) -> web.Response:
         if inside.outcome is not Outcome.COMPLETED:
             return refuse(of_outcome(inside.outcome, inside.reason, inside.hint_ns, inside.fault))
@@ -242,6 +256,10 @@ class Front:
             "x-loadslice-engine": ", ".join([self._engine_names[passage.engine] for passage in inside.passages]),
             "x-loadslice-timing": ", ".join([self._timing(passage) for passage in inside.passages]),
         }
+        if inside.reason is Reason.DEGRADED:
+            headers["x-loadslice-degraded"] = self._stage_names[inside.stage]
+        if self._has_canary and inside.version is not None:
+            headers["x-loadslice-version"] = VERSIONS[inside.version]
         if reply.header_length is not None:
             headers[HEADER_LENGTH] = str(reply.header_length)
         return web.Response(body=reply.body, headers=headers)
@@ -268,6 +286,10 @@ def _enter(envelope: Envelope, identity: str | None, work: Work, bucket: int, re
         source_index=envelope.source_index,
         precision=envelope.precision,
         attempt=envelope.attempt,
+        tenant=envelope.tenant,
+        tenant_index=envelope.tenant_index,
+        key=envelope.key,
+        tokens=envelope.tokens,
         id=identity,
         input=envelope.input,
         received_ns=received_ns,

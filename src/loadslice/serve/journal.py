@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from loadslice.policy.events import EVENT_COLUMNS as EVENT_WIDTH
-from loadslice.serve.request import Passage, Request
+from loadslice.serve.request import VERSIONS, Passage, Request
 from loadslice.spec import journal
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import encode_json, reason, replacing, stamp, write_bytes
@@ -56,6 +56,7 @@ class JournalWriter:
         self._folder = folder
         self._pipeline = pipeline
         self._engines = list(pipeline.engines)
+        self._has_canary = any(stage.canary is not None for stage in pipeline.stages)
         self._requests: list[tuple[Any, ...]] = []
         self._stages: list[tuple[Any, ...]] = []
         self._parts = 0
@@ -104,6 +105,8 @@ class JournalWriter:
                 request.hint_ns or None,
                 parse_ns,
                 request.reply_ns,
+                request.tenant,
+                VERSIONS[request.version] if self._has_canary and request.version is not None else None,
             )
         )
         self._stages.extend(self._stage_row(request.tag, passage) for passage in request.passages)

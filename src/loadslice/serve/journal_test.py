@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from loadslice.policy.events import EVENT_COLUMNS
 from loadslice.serve.journal import JournalWriter
 from loadslice.serve.request import Passage, Request
 from loadslice.spec import journal
@@ -47,7 +48,7 @@ def test_parts_are_joined_in_order_and_then_gone(tmp_path: Path, pipeline, done)
     writer = JournalWriter(tmp_path, pipeline, None)
     for tag in range(3):
         writer.add(ended(tag, done))
-        writer.flush(array("q", [0, tag] + [0] * 9))
+        writer.flush(array("q", [0, tag] + [0] * (EVENT_COLUMNS - 2)))
     close(writer, array("q"), 3)
     kept = journal.load(tmp_path)
     assert kept.head.clean
@@ -66,6 +67,8 @@ def test_parts_are_joined_in_order_and_then_gone(tmp_path: Path, pipeline, done)
         "hint_ns": None,
         "parse_ns": 10,
         "reply_ns": None,
+        "tenant": None,
+        "version": None,
     }
     stage = kept.stages.row(0, named=True)
     assert (stage["shape"], stage["items"], stage["done_ns"]) == ([3, 16], 4, None)
@@ -134,7 +137,7 @@ def test_what_a_killed_run_has_written_can_be_read(tmp_path: Path, pipeline, don
     writer = JournalWriter(tmp_path, pipeline, None)
     for tag in range(2):
         writer.add(ended(tag, done))
-        writer.flush(array("q", [0, tag] + [0] * 9))
+        writer.flush(array("q", [0, tag] + [0] * (EVENT_COLUMNS - 2)))
     writer._queue.put(None)
     writer._thread.join()
     left = journal.load(tmp_path)

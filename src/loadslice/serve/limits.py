@@ -22,6 +22,13 @@ class Limits:
     """Longest time a connection may take to bring a whole request head, or stay idle."""
     round_trip_timeout_s: float = 2.0
     """Longest time every engine's workers may take to answer before the server is not ready."""
+    probe_interval_s: float = 0.5
+    """How often engines that something speaks against are looked at. One that hangs is told to the core as down at most
+    twice this long after its stage's timeout."""
+    degraded_timeout_s: float = 0.5
+    """Longest time a stage's degraded reply may take; then its request is refused after all."""
+    degraded_waiting_max: int = 64
+    """Requests that may wait for a degraded reply; the next is refused."""
     json_elements_max: int = 4_000_000
     """Tensor elements given as JSON; each costs about 60 bytes while it is decoded."""
     text_elements_max: int = 100_000

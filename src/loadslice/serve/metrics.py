@@ -22,8 +22,10 @@ from prometheus_client.registry import Collector
 from loadslice.policy import columns as c
 from loadslice.policy.tables import State, Tables
 from loadslice.serve.clock import Clock
+from loadslice.serve.decision_metrics import DecisionMetrics
+from loadslice.serve.degraded import DegradedReplies
 from loadslice.serve.refusals import NS_PER_S
-from loadslice.serve.request import Batch, Passage, Request
+from loadslice.serve.request import VERSIONS, Batch, Passage, Request
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import Pipeline
 
@@ -81,6 +83,8 @@ class Metrics(Collector):
     def __init__(self, pipeline: Pipeline, tables: Tables, state: State, clock: Clock) -> None:
         self.journal: Writes | None = None
         """Set where one is written."""
+        self.degraded: DegradedReplies | None = None
+        """Set once loaded."""
         self._pipeline = pipeline.pipeline
         self._engines = list(pipeline.engines)
         self._stages = [stage.name for stage in pipeline.stages]
@@ -92,6 +96,20 @@ class Metrics(Collector):
             for number, stage in enumerate(pipeline.stages)
             for name in stage.engine_names
         }
+        self._decisions = DecisionMetrics(pipeline, tables, state)
+        self._has_canary = any(stage.canary is not None for stage in pipeline.stages)
+        self._padded = {
+            (number, engine)
+            for number, engine in self._passed
+            if (batch := pipeline.stages[number].batch.get(self._engines[engine])) is not None and batch.pad_to
+        }
+        self._padding_rows = dict.fromkeys(self._padded, 0)
+        self._downs = [0] * len(self._engines)
+        self._degraded_stages = [number for number, stage in enumerate(pipeline.stages) if stage.degraded is not None]
+        self._degraded_replies = [0] * len(self._stages)
+        self._tenants: Counter[tuple[int, Outcome]] = Counter()
+        self._versions: Counter[tuple[int, Outcome]] = Counter()
+        self._version_request = (Histogram(), Histogram())
         self._request = Histogram()
         self._failed_batches = [0] * len(self._engines)
         self._ended: Counter[tuple[Outcome, Reason]] = Counter()
@@ -101,9 +119,16 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def batch_ended(self, batch: Batch) -> None:
-        """Count a batch that an engine failed on."""
+        """Count a batch that an engine failed on, and the rows that padded it."""
         if batch.failed:
             self._failed_batches[batch.engine] += 1
+        pair = batch.stage, batch.engine
+        if pair in self._padded:
+            self._padding_rows[pair] += max(0, batch.padded - batch.rows)
+
+    def engine_lost(self, engine: int) -> None:
+        """Count an engine that the core was told is down."""
+        self._downs[engine] += 1
 
     def passage_ended(self, passage: Passage) -> None:
         """Count the times of one request at one stage."""
@@ -118,9 +143,16 @@ class Metrics(Collector):
     def request_ended(self, request: Request) -> None:
         """Count an outcome, and how long it took to come to it."""
         self._ended[request.outcome, request.reason] += 1
-        if request.outcome is Outcome.COMPLETED:
+        self._tenants[request.tenant_index, request.outcome] += 1
+        if request.version is not None:
+            self._versions[request.version, request.outcome] += 1
+        if request.reason is Reason.DEGRADED:
+            self._degraded_replies[request.stage] += 1
+        elif request.outcome is Outcome.COMPLETED:
             assert request.end_ns is not None
             self._request.observe_ns(request.end_ns - request.received_ns)
+            if request.version is not None:
+                self._version_request[request.version].observe_ns(request.end_ns - request.received_ns)
 
     def refused_at_front(self, status: int) -> None:
         """Count a request that never reached the core."""
@@ -134,7 +166,8 @@ class Metrics(Collector):
         """Called by prometheus_client at each scrape."""
         yield from self._engine_metrics()
         yield from self._stage_metrics()
-        yield from self._safety_metrics()
+        yield from self._decisions.collect()
+        yield from self._kinds_of_requests()
         journal = GaugeMetricFamily("loadslice_journal_up", "Whether the journal, if one is kept, can be written.")
         if self.journal is not None:
             journal.add_metric([], float(self.journal.is_well))
@@ -152,7 +185,9 @@ class Metrics(Collector):
             refused.add_metric([self._pipeline, str(status)], count)
         yield refused
         whole = HistogramMetricFamily(
-            "loadslice_request_seconds", "From the request's head to its outcome, completed ones.", labels=["pipeline"]
+            "loadslice_request_seconds",
+            "From the request's head to its outcome, completed ones, not degraded.",
+            labels=["pipeline"],
         )
         whole.add_metric([self._pipeline], self._request.cumulative(), self._request.sum_s)
         yield whole
@@ -171,6 +206,7 @@ class Metrics(Collector):
         for name, text, values in (
             ("loadslice_engine_batches", "Batches started on this engine.", counts[:, c.N_BATCHES].tolist()),
             ("loadslice_engine_failures", "Batches this engine failed on.", self._failed_batches),
+            ("loadslice_engine_downs", "Times this engine hung, or its runtime failed, and was left.", self._downs),
             ("loadslice_failover", "Requests moved to this engine.", counts[:, c.N_FAILOVER_IN].tolist()),
             ("loadslice_engine_busy_seconds", "Slot time spent on batches.", self._busy_s()),
         ):
@@ -182,24 +218,46 @@ class Metrics(Collector):
             self._utilisation(),
         )
 
-    def _safety_metrics(self) -> Iterator[Metric]:
-        state = GaugeMetricFamily(
-            "loadslice_breaker_state", "0 closed, 1 open, 2 half-open.", labels=["stage", "engine"]
+    def _kinds_of_requests(self) -> Iterator[Metric]:
+        """What became of requests, by tenant, version and stage."""
+        tenants = CounterMetricFamily(
+            "loadslice_tenant_requests", "Requests that ended, by tenant.", labels=["tenant", "outcome"]
         )
-        transitions = CounterMetricFamily(
-            "loadslice_breaker_transitions", "Changes of a breaker's state.", labels=["stage", "engine"]
+        if len(self._decisions.tenants) > 1:
+            for (tenant, outcome), count in sorted(self._tenants.items()):
+                tenants.add_metric([self._decisions.tenants[tenant], outcome.name.lower()], count)
+        yield tenants
+        versions = CounterMetricFamily(
+            "loadslice_version_requests", "Requests that ended, by version.", labels=["version", "outcome"]
         )
-        for stage, engine in self._passed:
-            labels = [self._stages[stage], self._engines[engine]]
-            state.add_metric(labels, float(self._state.breakers[stage, engine, c.X_STATE]))
-            transitions.add_metric(labels, float(self._state.breakers[stage, engine, c.X_TRANSITIONS]))
-        yield state
-        yield transitions
-        for name, text, column in (
-            ("loadslice_retries", "Extra attempts made.", c.C_RETRIES),
-            ("loadslice_retries_denied", "Extra attempts the retry budget did not cover.", c.C_RETRIES_DENIED),
-        ):
-            yield CounterMetricFamily(name, text, value=self._counter(column))
+        seconds = HistogramMetricFamily(
+            "loadslice_version_request_seconds", "As loadslice_request_seconds, by version.", labels=["version"]
+        )
+        if self._has_canary:
+            for (version, outcome), count in sorted(self._versions.items()):
+                versions.add_metric([VERSIONS[version], outcome.name.lower()], count)
+            for name, histogram in zip(VERSIONS, self._version_request, strict=True):
+                seconds.add_metric([name], histogram.cumulative(), histogram.sum_s)
+        yield versions
+        yield seconds
+        padding = CounterMetricFamily(
+            "loadslice_padding_rows", "Rows computed only to fill a batch.", labels=["stage", "engine"]
+        )
+        for (stage, engine), rows in sorted(self._padding_rows.items()):
+            padding.add_metric([self._stages[stage], self._engines[engine]], rows)
+        yield padding
+        replies = CounterMetricFamily(
+            "loadslice_degraded", "Requests that a stage answered with its degraded reply.", labels=["stage"]
+        )
+        failures = CounterMetricFamily(
+            "loadslice_degraded_failures", "Those of them whose reply could not be made in time.", labels=["stage"]
+        )
+        for stage in self._degraded_stages:
+            replies.add_metric([self._stages[stage]], self._degraded_replies[stage])
+            if self.degraded is not None:
+                failures.add_metric([self._stages[stage]], self.degraded.failures[stage])
+        yield replies
+        yield failures
 
     def _per_engine(
         self, family: GaugeMetricFamily | CounterMetricFamily, values: Iterable[float]

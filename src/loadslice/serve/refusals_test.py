@@ -35,7 +35,8 @@ def test_each_outcome_has_its_status_and_those_that_pass_have_a_hint(outcome, re
 
 
 def test_no_reason_is_without_a_reply() -> None:
-    unanswered = {Reason.NONE, Reason.PREFERRED, Reason.FAILOVER, Reason.RETRY}
+    placements = {Reason.PREFERRED, Reason.FAILOVER, Reason.RETRY, Reason.RULE, Reason.FASTEST, Reason.CHEAPEST}
+    unanswered = {Reason.NONE, Reason.DEGRADED, *placements}
     for outcome, reason in itertools.product(
         set(Outcome) - {Outcome.COMPLETED, Outcome.NONE}, set(Reason) - unanswered
     ):

@@ -3,8 +3,12 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from loadslice.policy.versions import NO_KEY
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.work import StageError, Work
+
+VERSIONS = ("stable", "canary")
+"""By the core's numbers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +47,14 @@ class Request:
     done: asyncio.Future[None]
     """Resolved when the outcome is known; cancelled when the client has gone."""
     attempt: int = 1
+    tenant: str | None = None
+    tenant_index: int = 0
+    """Among the tenants with a guarantee, from 1; 0: none of them."""
+    key: int = NO_KEY
+    tokens: int = -1
+    """Prompt tokens; -1: not known."""
+    version: int | None = None
+    """STABLE or CANARY; ``None``: it was refused before it had one."""
     tag: int = -1
     row: int = -1
     arrival_ns: int = -1
@@ -50,6 +62,8 @@ class Request:
     reason: Reason = Reason.NONE
     hint_ns: int = 0
     fault: StageError | None = None
+    stage: int = -1
+    """Where it ended."""
     end_ns: int | None = None
     reply_ns: int | None = None
     passages: list[Passage] = field(default_factory=list)
@@ -63,7 +77,10 @@ class Batch:
     epoch: int
     engine: int
     stage: int
+    version: int
     bucket: int
+    padded: int
+    """Rows that a model which was built for some counts is given."""
     dispatched_ns: int
     requests: list[Request]
     passages: list[Passage]

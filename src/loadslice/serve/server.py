@@ -13,6 +13,7 @@ from loadslice.serve.admission import Admission
 from loadslice.serve.clock import Clock
 from loadslice.serve.connection import HttpServer
 from loadslice.serve.datatypes import name_of
+from loadslice.serve.degraded import DegradedReplies, load_degraded
 from loadslice.serve.engines import SWITCH_INTERVAL_S, Engines
 from loadslice.serve.front import Front, Service
 from loadslice.serve.health import Health
@@ -23,6 +24,7 @@ from loadslice.serve.request import Batch, Request
 from loadslice.serve.shell import Shell, warm_kernels
 from loadslice.serve.stages import LoadedStage, close_stages, load_stages
 from loadslice.serve.warm import run_examples, warm_models
+from loadslice.serve.watch import EngineWatch
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome
@@ -81,8 +83,10 @@ class Server:
         self._front = Front(pipeline, self._limits, self._clock)
         self._metrics = Metrics(pipeline, self.tables, self.state, self._clock)
         self._stages: list[LoadedStage] = []
+        self._degraded: DegradedReplies | None = None
         self._engines: Engines | None = None
         self._shell: Shell | None = None
+        self._watch: EngineWatch | None = None
         self._journal: JournalWriter | None = None
         self._flush: asyncio.TimerHandle | None = None
         self._http: HttpServer | None = None
@@ -146,6 +150,10 @@ class Server:
                 await shell.idle()
         await self._close_front()
         shell.close()
+        if self._watch is not None:
+            self._watch.stop()
+        if self._degraded is not None:
+            self._degraded.stop()
         hung = await asyncio.to_thread(engines.stop)
         if hung:
             log.warning("workers that did not come back: %s", ", ".join(hung))
@@ -168,9 +176,10 @@ class Server:
     def _load(self) -> list[dict[str, Any]]:
         """Everything that takes long; runs beside the loop, so that the port answers meanwhile."""
         warm_kernels(self.tables)
+        self._degraded = load_degraded(self._pipeline, self._folder, self._limits)
         self._stages = load_stages(self._pipeline, self._folder, self._clock)
         warm_models(self._pipeline, self._stages)
-        example = run_examples(self._pipeline, self._folder, self._stages)
+        example = run_examples(self._pipeline, self._folder, self._stages, self.tables)
         return _outputs(self._stages[-1], example)
 
     def _serve(self, outputs: list[dict[str, Any]]) -> None:
@@ -193,11 +202,17 @@ class Server:
         self._engines = engines
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         engines.start()
+        self._watch = EngineWatch(self.tables, engines, self._shell, self._clock, self._limits)
+        self._watch.start()
+        assert self._degraded is not None
+        self._degraded.start()
+        self._metrics.degraded = self._degraded
         self._front.service = Service(
             shell=self._shell,
             admission=Admission(self._stages[0]),
             metrics=self._metrics,
             health=Health(engines, self._clock, self._limits.round_trip_timeout_s),
+            degraded=self._degraded,
             outputs=outputs,
             record=self._record,
         )
@@ -244,14 +259,14 @@ class Server:
 
 def _outputs(last: LoadedStage, example: Work | None) -> list[dict[str, Any]]:
     """What the pipeline gives, in the protocol's words: from its model, or from what its example gave."""
-    if last.outputs is not None:
+    if last.stable.outputs is not None:
         return [
             {
                 "name": info.name,
                 "datatype": name_of(info.dtype),
                 "shape": [-1 if side is None else side for side in info.shape],
             }
-            for info in last.outputs
+            for info in last.stable.outputs
         ]
     if example is None:
         return []

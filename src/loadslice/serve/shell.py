@@ -35,6 +35,9 @@ class Observer(Protocol):
     def passage_ended(self, passage: Passage) -> None:
         """A request has passed a stage."""
 
+    def engine_lost(self, engine: int) -> None:
+        """An engine is down."""
+
     def request_ended(self, request: Request) -> None:
         """A request has its outcome."""
 
@@ -72,7 +75,7 @@ class Shell:
         self._dispatch = dispatch
         self._observer = observer
         self._inside: dict[int, Request] = {}
-        self._running = 0
+        self._running: set[Batch] = set()
         self._next_tag = 0
         self._results = np.zeros((state.members.shape[1], 2), np.int64)
         self._timer: asyncio.TimerHandle | None = None
@@ -85,19 +88,18 @@ class Shell:
         now_ns = self._clock.now_ns()
         request.tag = self._next_tag
         request.arrival_ns = now_ns
-        # tokens are unknown here: -1
         arguments = (
             request.tag,
             request.priority,
             request.deadline_ns,
             max(1, request.work.items),
             request.bucket,
-            -1,
+            request.tokens,
             request.source_index,
             request.precision,
             request.attempt,
-            0,
-            NO_KEY,
+            request.tenant_index,
+            request.key,
         )
         array("q", arguments)  # a number that the core cannot hold must fail here, before anything has changed
         self._next_tag += 1
@@ -119,7 +121,7 @@ class Shell:
     def batch_done(self, batch: Batch) -> None:
         """A worker has given a batch back."""
         now_ns = self._clock.now_ns()
-        self._running -= 1
+        self._running.discard(batch)
         self._observer.batch_ended(batch)
         self._close_passages(batch, now_ns)
         if batch.failed:
@@ -132,6 +134,34 @@ class Shell:
         if answer != c.REFUSED:
             self._carry_out(now_ns)
         self._wake_idle()
+
+    def engine_down(self, engine: int) -> bool:
+        """An engine is lost; what it gives back of the batches it has now is of an old epoch.
+
+        Returns:
+            False: it was down already.
+        """
+        now_ns = self._clock.now_ns()
+        if desk.on_engine_down(now_ns, self.tables, self.state, engine) == c.REFUSED:
+            return False
+        self._note(events.ENGINE_DOWN, now_ns, engine)
+        self._observer.engine_lost(engine)
+        self._running = {batch for batch in self._running if batch.engine != engine}
+        self._carry_out(now_ns)
+        return True
+
+    def engine_up(self, engine: int) -> bool:
+        """An engine is back.
+
+        Returns:
+            False: it was up already.
+        """
+        now_ns = self._clock.now_ns()
+        if desk.on_engine_up(now_ns, self.tables, self.state, engine) == c.REFUSED:
+            return False
+        self._note(events.ENGINE_UP, now_ns, engine)
+        self._carry_out(now_ns)
+        return True
 
     def take_events(self) -> "array[int]":
         """Rows of `policy.events` since they were last taken, as one flat array."""
@@ -154,7 +184,7 @@ class Shell:
         return len(left)
 
     async def idle(self) -> None:
-        """Wait until nothing is inside and every worker has given its batch back."""
+        """Wait until nothing is inside and every worker of an engine that is up has given its batch back."""
         while self._inside or self._running:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
@@ -222,18 +252,21 @@ class Shell:
             self.decisions.update(effects.data)
         for kind, tag, a, b, detail, d in effects.tolist():
             if kind == c.DISPATCH:
-                self._start(slot=tag, engine=a, stage=b, bucket=detail, epoch=d, now_ns=now_ns)
+                self._start(slot=tag, engine=a, stage=b, lane=detail, epoch=d, now_ns=now_ns)
             elif kind == c.PLACED:
                 request = self._inside[tag]
                 assert request.work is not None
                 request.row = d
+                request.version = int(self.state.requests[d, c.R_VERSION])
                 request.passages.append(Passage(a, b, Reason(detail), request.bucket, request.work.items, now_ns))
             else:
-                self._end(tag, Outcome(a), Reason(b), detail, now_ns)
+                self._end(tag, Outcome(a), Reason(b), hint_ns=detail, stage=d, now_ns=now_ns)
         self._arm()
         self._wake_idle()
 
-    def _start(self, *, slot: int, engine: int, stage: int, bucket: int, epoch: int, now_ns: int) -> None:
+    def _start(self, *, slot: int, engine: int, stage: int, lane: int, epoch: int, now_ns: int) -> None:
+        version, bucket = divmod(lane, int(self.tables.stages[stage, c.S_BUCKETS]))
+        padded = int(self.state.batches[slot, c.B_PADDED])
         count = int(self.state.batches[slot, c.B_COUNT])
         requests = [self._inside[tag] for tag in self.state.members[slot, :count, c.M_TAG].tolist()]
         passages = [request.passages[-1] for request in requests]
@@ -242,14 +275,16 @@ class Shell:
             assert request.work is not None
             works.append(request.work)
             passage.dispatched_ns = now_ns
-        self._running += 1
-        self._dispatch(Batch(slot, epoch, engine, stage, bucket, now_ns, requests, passages, works))
+        batch = Batch(slot, epoch, engine, stage, version, bucket, padded, now_ns, requests, passages, works)
+        self._running.add(batch)
+        self._dispatch(batch)
 
-    def _end(self, tag: int, outcome: Outcome, reason: Reason, hint_ns: int, now_ns: int) -> None:
+    def _end(self, tag: int, outcome: Outcome, reason: Reason, *, hint_ns: int, stage: int, now_ns: int) -> None:
         request = self._inside.pop(tag)
         request.outcome = outcome
         request.reason = reason
         request.hint_ns = hint_ns
+        request.stage = stage
         request.end_ns = now_ns
         if outcome is not Outcome.COMPLETED:
             request.work = None
@@ -278,11 +313,13 @@ def warm_kernels(tables: Tables) -> None:
     """Compile every decision the shell calls (or load it from the cache) on a scratch state."""
     state = fresh(tables, max_requests=1)
     results = np.ones((state.members.shape[1], 2), np.int64)
-    # With the attempt, as `submit` calls it: a default that is left out is another signature, compiled for the first
-    # request while all others wait.
+    # With every argument, as `submit` calls it: a default that is left out is another signature, compiled for the
+    # first request while all others wait.
     desk.on_arrival(0, tables, state, 0, 0, c.FOREVER, 1, 0, -1, -1, 0, 1, 0, NO_KEY)
     desk.on_timer(0, tables, state)
     desk.on_batch_done(0, tables, state, -1, 0, results)
     desk.on_batch_failed(0, tables, state, -1, 0)
     desk.on_cancel(0, tables, state, -1, 0)
+    desk.on_engine_down(0, tables, state, -1)
+    desk.on_engine_up(0, tables, state, -1)
     desk.on_drain(0, tables, state)

@@ -3,19 +3,21 @@
 A `Runner` runs one batch of one stage on one engine; it is called by that engine's worker threads and by nobody else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from loadslice.backends.base import Session, TensorInfo, open_backend
+from loadslice.backends.base import EngineError, Session, TensorInfo, open_backend
 from loadslice.backends.gather import bucket_of, bucket_shape, gather, no_rows, scatter
 from loadslice.backends.python_stage import StageFunction, open_python_stage
+from loadslice.policy.columns import CANARY, STABLE
+from loadslice.policy.tables import versions
 from loadslice.serve.clock import Clock
 from loadslice.serve.request import Batch
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolve_model
-from loadslice.spec.pipeline import Pipeline, Stage
+from loadslice.spec.pipeline import Canary, Pipeline, Stage
 from loadslice.spec.work import StageError, StageInputError, Tensor, Work
 
 
@@ -64,7 +66,7 @@ class PythonRunner:
 
 
 class ModelRunner:
-    """Runs a model on a batch: gather, run, scatter.
+    """Runs a model on a batch: gather, run, scatter. Rows that pad a batch are computed and thrown away.
 
     Args:
         stage: The stage.
@@ -78,6 +80,8 @@ class ModelRunner:
         self.session = session
         self._stage = stage
         accept = stage.accept.get(engine)
+        batch = stage.batch.get(engine)
+        self._is_padded = batch is not None and bool(batch.pad_to)
         self._static = None if accept is None or accept.shape is None else accept.shape[1:]
         self._first = first
         self._clock = clock
@@ -92,7 +96,7 @@ class ModelRunner:
         """See `Runner.run`."""
         shape = self.padded_shape(batch.bucket)
         try:
-            batch.results.extend(self._run(batch, batch.works, shape, slot))
+            results = self._run(batch, batch.works, shape, slot)
         except StageInputError:
             # Only the request whose tensors do not fit may fail: find it by running each alone.
             for work in batch.works:
@@ -101,6 +105,8 @@ class ModelRunner:
                 except StageInputError as fault:
                     # Tensors made by the stage before are not the client's fault.
                     batch.results.append(fault if self._first else StageError(str(fault)))
+        else:
+            batch.results.extend(results)
 
     def _run(self, batch: Batch, works: Sequence[Work], shape: list[int] | None, slot: int) -> list[Work]:
         began_ns = self._clock.now_ns()
@@ -109,10 +115,12 @@ class ModelRunner:
             outputs = no_rows(self.session.outputs)
             ran_ns = done_ns = self._clock.now_ns()
         else:
-            feeds = gather(works, shape, self.session.inputs)
+            feeds = gather(works, shape, self.session.inputs, batch.padded if self._is_padded else 0)
             ran_ns = self._clock.now_ns()
             outputs = self.session.run(feeds, slot)
             done_ns = self._clock.now_ns()
+            if self._is_padded:
+                outputs = _real_rows(outputs, sum(rows), len(next(iter(feeds.values()))))
         results = [Work(tensors, work.context) for tensors, work in zip(scatter(outputs, rows), works, strict=True)]
         batch.compute_ns += done_ns - ran_ns
         batch.copy_ns += (ran_ns - began_ns) + (self._clock.now_ns() - done_ns)
@@ -128,28 +136,58 @@ class ModelRunner:
         self.session.close()
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedStage:
-    """One stage, ready on each of its engines."""
+def _real_rows(outputs: dict[str, Tensor], rows: int, padded: int) -> dict[str, Tensor]:
+    """The outputs without the rows that padded the batch.
 
-    stage: Stage
+    Raises:
+        EngineError: An output's dimension 0 does not count the rows that went in.
+    """
+    for name, tensor in outputs.items():
+        if tensor.ndim == 0 or tensor.shape[0] != padded:
+            raise EngineError(
+                f"output '{name}' has shape {tensor.shape} for {padded} rows; dimension 0 must count rows."
+            )
+    return {name: tensor[:rows] for name, tensor in outputs.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedVersion:
+    """One version of a stage, ready on each of the stage's engines."""
+
     runners: dict[int, Runner]
     """By engine index."""
     inputs: list[TensorInfo] | None
     """What its model reads; ``None`` for a Python stage."""
     outputs: list[TensorInfo] | None
 
-    def bucket_of(self, work: Work) -> int:
+
+@dataclass(frozen=True, slots=True)
+class LoadedStage:
+    """One stage, ready in each of its versions: one, or two with a canary."""
+
+    stage: Stage
+    versions: tuple[LoadedVersion, ...]
+
+    @property
+    def stable(self) -> LoadedVersion:
+        """What everybody gets who does not get the canary."""
+        return self.versions[STABLE]
+
+    def at(self, version: int) -> LoadedVersion:
+        """This stage as a request of a version meets it; a stage without a canary is the same in both."""
+        return self.versions[min(version, len(self.versions) - 1)]
+
+    def bucket_of(self, work: Work, version: int = STABLE) -> int:
         """Shape bucket of the work at this stage.
 
         Raises:
             StageInputError: The tensor that buckets are about is missing.
         """
-        return bucket_of(self.stage, work, self.inputs) if self.stage.buckets else 0
+        return bucket_of(self.stage, work, self.at(version).inputs) if self.stage.buckets else 0
 
 
 def load_stages(pipeline: Pipeline, folder: Path, clock: Clock) -> list[LoadedStage]:
-    """Load every stage on each of its engines.
+    """Load every stage, in every version, on each of its engines.
 
     Args:
         pipeline: Checked.
@@ -157,12 +195,15 @@ def load_stages(pipeline: Pipeline, folder: Path, clock: Clock) -> list[LoadedSt
         clock: Stamps copy and compute times.
 
     Raises:
-        InputError: A model or a function cannot be loaded, or a stage names only a variant.
+        InputError: A model or a function cannot be loaded, a stage names only a variant, the two versions of a stage
+            do not fit the same clients, or an engine's memory does not hold what its stages need.
     """
+    check_memory(pipeline)
     loaded: list[LoadedStage] = []
     try:
         for index, stage in enumerate(pipeline.stages):
             loaded.append(_load_stage(pipeline, stage, folder, clock, first=index == 0))
+            _check_versions(loaded[-1], first=index == 0, last=index == len(pipeline.stages) - 1)
     except BaseException:
         close_stages(loaded)
         raise
@@ -172,22 +213,90 @@ def load_stages(pipeline: Pipeline, folder: Path, clock: Clock) -> list[LoadedSt
 def close_stages(stages: Sequence[LoadedStage]) -> None:
     """Free every model."""
     for stage in stages:
-        for runner in stage.runners.values():
-            runner.close()
+        for version in stage.versions:
+            _close(version.runners)
+
+
+def _close(runners: Mapping[int, Runner]) -> None:
+    for runner in runners.values():
+        runner.close()
+
+
+def check_memory(pipeline: Pipeline) -> None:
+    """Refuse a pipeline whose models would have to be loaded and dropped by turns: all of them are held here.
+
+    Raises:
+        InputError: Names the engine, its memory, and what its stages need.
+    """
+    for name, engine in pipeline.engines.items():
+        if engine.memory_mb is None:
+            continue
+        needs_mb = sum(
+            (stage.memory_mb or 0.0) * versions(stage) for stage in pipeline.stages if name in stage.engine_names
+        )
+        if needs_mb > engine.memory_mb:
+            raise InputError(
+                f"engines.{name}.memory_mb: {engine.memory_mb:g} is less than the {needs_mb:g} that its stages' models "
+                "need together, and `serve` holds them all; `loadslice simulate` can load and drop them by turns. "
+                "Give the engine fewer stages, or more memory."
+            )
+
+
+def _check_versions(loaded: LoadedStage, *, first: bool, last: bool) -> None:
+    """Refuse a canary that takes or gives something else than what clients were told of.
+
+    Raises:
+        InputError: Names the stage and what differs.
+    """
+    if len(loaded.versions) == 1:
+        return
+    canary = loaded.at(CANARY)
+    for what, matters, old, new in (
+        ("inputs", first, loaded.stable.inputs, canary.inputs),
+        ("outputs", last, loaded.stable.outputs, canary.outputs),
+    ):
+        if matters and old is not None and new is not None and set(old) != set(new):
+            raise InputError(
+                f"stage '{loaded.stage.name}'.canary: its {what} are {_told(new)}, the stable version's are "
+                f"{_told(old)}; clients would see which one serves them."
+            )
+
+
+def _told(tensors: Sequence[TensorInfo]) -> str:
+    return ", ".join(
+        f"'{info.name}' {info.dtype} {'x'.join('?' if side is None else str(side) for side in info.shape)}"
+        for info in tensors
+    )
 
 
 def _load_stage(pipeline: Pipeline, stage: Stage, folder: Path, clock: Clock, *, first: bool) -> LoadedStage:
+    loaded = [_load_version(pipeline, stage, stage, folder, clock, first=first)]
+    if stage.canary is not None:
+        try:
+            loaded.append(_load_version(pipeline, stage, stage.canary, folder, clock, first=first))
+        except BaseException as error:
+            _close(loaded[STABLE].runners)
+            if isinstance(error, InputError):
+                raise InputError(f"stage '{stage.name}'.canary: {error}") from error
+            raise
+    return LoadedStage(stage, tuple(loaded))
+
+
+def _load_version(
+    pipeline: Pipeline, stage: Stage, source: Stage | Canary, folder: Path, clock: Clock, *, first: bool
+) -> LoadedVersion:
+    """Load what a stage, or its canary, names on each of the stage's engines."""
     engine_names = list(pipeline.engines)
     indices = {name: engine_names.index(name) for name in stage.engine_names}
-    if stage.python is not None:
-        function = open_python_stage(stage.python, folder)
-        return LoadedStage(stage, {index: PythonRunner(function, clock) for index in indices.values()}, None, None)
-    if stage.model is None:
+    if source.python is not None:
+        function = open_python_stage(source.python, folder)
+        return LoadedVersion({index: PythonRunner(function, clock) for index in indices.values()}, None, None)
+    if source.model is None:
         raise InputError(
-            f"stage '{stage.name}' names the variant '{stage.variant}' only, which can be simulated but not served. "
+            f"stage '{stage.name}' names the variant '{source.variant}' only, which can be simulated but not served. "
             "Give it `model: FILE`."
         )
-    model = resolve_model(stage.model, folder)
+    model = resolve_model(source.model, folder)
     runners: dict[int, Runner] = {}
     session: Session | None = None
     try:
@@ -196,8 +305,14 @@ def _load_stage(pipeline: Pipeline, stage: Stage, folder: Path, clock: Clock, *,
             session = open_backend(engine.backend).load(model, engine)
             runners[index] = ModelRunner(stage, name, session, clock, first=first)
     except BaseException:
-        for runner in runners.values():
-            runner.close()
+        _close(runners)
         raise
     assert session is not None
-    return LoadedStage(stage, runners, session.inputs, session.outputs)
+    if any(batch.pad_to for batch in stage.batch.values()):
+        # A client need not know which row counts an engine was built for.
+        return LoadedVersion(runners, _any_rows(session.inputs), _any_rows(session.outputs))
+    return LoadedVersion(runners, session.inputs, session.outputs)
+
+
+def _any_rows(tensors: Sequence[TensorInfo]) -> list[TensorInfo]:
+    return [TensorInfo(info.name, info.dtype, (None, *info.shape[1:])) if info.shape else info for info in tensors]

@@ -53,8 +53,8 @@ def same(pipeline: Pipeline, tmp_path: Path):
 
 def run(same: LoadedStage, engine: int, *widths: int, dtype=np.float32) -> Batch:
     works = [Work({"x": np.ones((1, width), dtype)}, context=width) for width in widths]
-    batch = Batch(0, 1, engine, 0, same.bucket_of(works[0]), 0, [], [], works)
-    same.runners[engine].run(batch, 0)
+    batch = Batch(0, 1, engine, 0, 0, same.bucket_of(works[0]), 0, 0, [], [], works)
+    same.stable.runners[engine].run(batch, 0)
     return batch
 
 

@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from loadslice.backends.base import EngineError, TensorInfo
+from loadslice.policy.columns import CANARY
+from loadslice.policy.layout import Tables
+from loadslice.policy.live import padded
 from loadslice.serve.request import Batch
 from loadslice.serve.stages import LoadedStage, ModelRunner
 from loadslice.spec.errors import InputError
@@ -24,26 +27,28 @@ EXAMPLES_MAX = 64
 
 
 def warm_models(pipeline: Pipeline, stages: Sequence[LoadedStage]) -> None:
-    """Run every model on every engine slot at every bucket, with one row and with a full batch.
+    """Run every version of every model on every engine slot at every bucket.
+
+    With one row and with a full batch, or with each count of rows that batches are padded to.
 
     Raises:
         InputError: A model does not run at a shape that the pipeline promises.
     """
     engines = list(pipeline.engines.items())
     for loaded in stages:
-        for index, runner in loaded.runners.items():
-            if not isinstance(runner, ModelRunner):
-                continue
-            name, engine = engines[index]
-            for slot in range(engine.max_inflight):
-                _warm_slot(loaded.stage, name, runner, slot)
+        for version in loaded.versions:
+            for index, runner in version.runners.items():
+                if not isinstance(runner, ModelRunner):
+                    continue
+                name, engine = engines[index]
+                for slot in range(engine.max_inflight):
+                    _warm_slot(loaded.stage, name, runner, slot)
 
 
 def _warm_slot(stage: Stage, engine_name: str, runner: ModelRunner, slot: int) -> None:
-    batch = stage.batch.get(engine_name)
     inputs = runner.session.inputs
     for bucket in _shapes(stage, runner):
-        for rows in sorted({1, 1 if batch is None else batch.size}):
+        for rows in _row_counts(stage, engine_name):
             feeds = _zeros(inputs, rows, bucket, FREE_SIDES[0])
             try:
                 runner.session.run(feeds, slot)
@@ -58,6 +63,14 @@ def _warm_slot(stage: Stage, engine_name: str, runner: ModelRunner, slot: int) -
         runner.probe_feeds = _warm_free(stage, engine_name, runner, slot)
 
 
+def _row_counts(stage: Stage, engine_name: str) -> list[int]:
+    """Rows to warm with, ascending."""
+    batch = stage.batch.get(engine_name)
+    if batch is None:
+        return [1]
+    return batch.pad_to or sorted({1, batch.size})
+
+
 def _shapes(stage: Stage, runner: ModelRunner) -> list[list[int]]:
     """Shapes that rows come in on one engine, each once."""
     shapes: list[list[int]] = []
@@ -70,14 +83,17 @@ def _shapes(stage: Stage, runner: ModelRunner) -> list[list[int]]:
 
 def _warm_free(stage: Stage, engine_name: str, runner: ModelRunner, slot: int) -> dict[str, Tensor] | None:
     """Warm a model without buckets at its own shape; ``None`` when its open dimensions take none of our guesses."""
+    batch = stage.batch.get(engine_name)
+    counts = batch.pad_to if batch is not None and batch.pad_to else [1]
     for side in FREE_SIDES:
-        feeds = _zeros(runner.session.inputs, 1, None, side)
+        feeds = [_zeros(runner.session.inputs, rows, None, side) for rows in counts]
         try:
-            runner.session.run(feeds, slot)
+            for fed in feeds:
+                runner.session.run(fed, slot)
         except (EngineError, StageInputError) as error:
             log.debug("stage '%s' does not run at sides of %d: %s", stage.name, side, error)
         else:
-            return feeds
+            return feeds[0]
     log.warning(
         "stage '%s' on engine '%s' was not warmed: its model leaves sides open and takes none of %s. Give it buckets.",
         stage.name,
@@ -101,15 +117,21 @@ def _zeros(inputs: Sequence[TensorInfo], rows: int, bucket: list[int] | None, fr
     return feeds
 
 
-def run_examples(pipeline: Pipeline, folder: Path, stages: Sequence[LoadedStage]) -> Work | None:
-    """Run the pipeline's own examples through all stages, each new shape on every slot of every engine.
+def run_examples(pipeline: Pipeline, folder: Path, stages: Sequence[LoadedStage], tables: Tables) -> Work | None:
+    """Run the pipeline's own examples through all stages in every version, each new shape on every slot of each engine.
 
     A runtime prepares a shape when it first meets it: OpenVINO took up to twice as long over one it had not seen in
     that slot, an eighth of the requests of a short replay. Buckets and a full batch do not cover rows that vary.
 
+    Args:
+        pipeline: Checked.
+        folder: Where its file stands.
+        stages: Loaded.
+        tables: Say what a batch is padded to.
+
     Returns:
-        What the last stage gave for the first example; ``None`` where the pipeline names no examples that fit its
-        first stage.
+        What the last stage gave for the first example, in the stable version; ``None`` where the pipeline names no
+        examples that fit its first stage.
 
     Raises:
         InputError: The pipeline cannot serve its own example.
@@ -117,40 +139,51 @@ def run_examples(pipeline: Pipeline, folder: Path, stages: Sequence[LoadedStage]
     if pipeline.inputs is None:
         return None
     slots = [engine.max_inflight for engine in pipeline.engines.values()]
-    seen: set[tuple[int, int, int]] = set()
+    seen: set[tuple[int, int, int, int]] = set()
     answer = None
+    versions = range(max((len(loaded.versions) for loaded in stages), default=1))
     samples = call_function(pipeline.inputs, folder)
     if not isinstance(samples, list):
         raise InputError(f"inputs '{pipeline.inputs}': gives {type(samples).__name__}, not a list of samples.")
     for sample in samples[:EXAMPLES_MAX]:
         if pipeline.stages[0].python is None and sample.tensors is None:
             continue
-        work = sample.work()
-        try:
-            for index, loaded in enumerate(stages):
-                work = _run_on_all(loaded, index, work, slots, seen)
-        except (StageError, EngineError) as error:
-            raise InputError(
-                f"stage '{loaded.stage.name}' fails on the pipeline's example '{sample.name}': {error}"
-            ) from error
-        answer = answer or work
+        for version in versions:
+            work = sample.work()
+            try:
+                for index, loaded in enumerate(stages):
+                    work = _run_on_all(loaded, index, version, work, slots, seen, tables)
+            except (StageError, EngineError) as error:
+                canary = ".canary" if version == CANARY and len(loaded.versions) > 1 else ""
+                raise InputError(
+                    f"stage '{loaded.stage.name}'{canary} fails on the pipeline's example '{sample.name}': {error}"
+                ) from error
+            answer = answer or work
     return answer
 
 
 def _run_on_all(
-    loaded: LoadedStage, index: int, work: Work, slots: Sequence[int], seen: set[tuple[int, int, int]]
+    loaded: LoadedStage,
+    index: int,
+    version: int,
+    work: Work,
+    slots: Sequence[int],
+    seen: set[tuple[int, int, int, int]],
+    tables: Tables,
 ) -> Work:
     """Run one piece of work on the preferred engine, and at a new shape on every other slot too."""
-    bucket = loaded.bucket_of(work)
-    shape = (index, bucket, work.items)
-    places = [(engine, slot) for engine in loaded.runners for slot in range(slots[engine])]
+    bucket = loaded.bucket_of(work, version)
+    shape = (index, version, bucket, work.items)
+    runners = loaded.at(version).runners
+    places = [(engine, slot) for engine in runners for slot in range(slots[engine])]
     if loaded.stage.python is not None or shape in seen:
         places = places[:1]
     seen.add(shape)
     results = []
     for engine, slot in places:
-        batch = Batch(-1, -1, engine, index, bucket, 0, [], [], [work])
-        loaded.runners[engine].run(batch, slot)
+        rows = int(padded(tables, index, engine, max(1, work.items)))
+        batch = Batch(-1, -1, engine, index, version, bucket, rows, 0, [], [], [work])
+        runners[engine].run(batch, slot)
         results += batch.results
     if isinstance(results[0], StageError):
         raise results[0]

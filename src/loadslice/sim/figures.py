@@ -69,12 +69,12 @@ def stage_figures(pipeline: Pipeline, record: Record) -> dict[str, spec.StageFig
             continue
         queue = np.percentile((lines[:, r.T_DISPATCHED_NS] - lines[:, r.T_ENQUEUED_NS]) / _NS_PER_MS, [50, 95])
         service = np.percentile((lines[:, r.T_DONE_NS] - lines[:, r.T_DISPATCHED_NS]) / _NS_PER_MS, [50, 95])
-        engines, shares = np.unique(lines[:, r.T_ENGINE], return_counts=True)
+        served = np.bincount(lines[:, r.T_ENGINE], minlength=len(names))
         figures[stage.name] = spec.StageFigures(
             queue_ms_p50=float(queue[0]),
             queue_ms_p95=float(queue[1]),
             service_ms_p50=float(service[0]),
             service_ms_p95=float(service[1]),
-            engine_share={names[e]: float(count / len(lines)) for e, count in zip(engines, shares, strict=True)},
+            engine_share={names[e]: float(served[e] / len(lines)) for e in np.flatnonzero(served)},
         )
     return figures

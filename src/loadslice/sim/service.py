@@ -21,6 +21,7 @@ from loadslice.policy.estimate import typical_ms
 from loadslice.policy.kernel import kernel
 from loadslice.policy.tables import Int64s, versions
 from loadslice.sim.draws import NORMAL_95, normal, t_95, uniform
+from loadslice.sim.gaps import ON_HOST, accepts, gap, remedy, rows_most
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import Drift, Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import Pipeline, Stage
@@ -34,8 +35,6 @@ QUANTILES, CONSTANT, EXPONENTIAL, LOGNORMAL = range(4)
 _FAMILIES = {"constant": CONSTANT, "exponential": EXPONENTIAL, "lognormal": LOGNORMAL}
 
 _NS_PER_MS = 1_000_000
-_ON_HOST = frozenset({"onnxruntime", "openvino", "python"})
-"""Backends that run here, on the processor unless they are told otherwise."""
 
 
 class Service(NamedTuple):
@@ -125,18 +124,18 @@ def lower_service(
             if not entries:
                 raise InputError(
                     f"{path}: stage '{stage.name}' has no time on engine '{name}' (variant '{stage.variant_id}'). "
-                    + _remedy(pipeline, stage, name, pipeline_path)
+                    + remedy(pipeline, stage, name, pipeline_path)
                 )
             newer = [entry for entry in latency.entries if (entry.variant, entry.engine) == (stage.canary_id, name)]
             for lane in range((len(stage.buckets) + 1) * versions(stage)):
                 version, bucket = divmod(lane, len(stage.buckets) + 1)
                 key = (s, engines.index(name), lane)
                 found[key], factor[key] = _nearest(newer or entries if version else entries, stage, name, bucket)
-                if not _accepts(stage, name, bucket) or version:
+                if not accepts(stage, name, bucket) or version:
                     continue
-                gap = _gap(stage, name, bucket, found[key], factor[key], _rows_most(latency, stage, name, bucket))
-                if gap is not None:
-                    warnings.append(f"{gap} {_remedy(pipeline, stage, name, pipeline_path)}")
+                lacking = gap(stage, name, bucket, found[key], factor[key], rows_most(latency, stage, name, bucket))
+                if lacking is not None:
+                    warnings.append(f"{lacking} {remedy(pipeline, stage, name, pipeline_path)}")
     cores = _shared_cores(latency)
     knots = max(len(entries) for entries in found.values())
     shape = (len(stages), len(engines), lanes, knots)
@@ -192,41 +191,6 @@ def of_run(service: Service, seed: int) -> tuple[Service, float]:
     return service._replace(pace=pace, handover_ns=service.handover_ns * longer), longer
 
 
-def _gap(stage: Stage, engine: str, bucket: int, entries: list[Entry], factor: float, rows_most: int) -> str | None:
-    """What of a bucket was not measured, and what is taken instead."""
-    shape = stage.buckets[bucket] if bucket < len(stage.buckets) else None
-    place = f"{stage.name} on {engine}" + ("" if shape is None else f" at {shape}")
-    if factor != 1.0 and shape is not None:
-        return f"{place} was not measured: taken as {factor:.2f} x its nearest shape."
-    if rows_most > entries[-1].batch:
-        return f"{place}, {rows_most} rows: measured up to {entries[-1].batch}; taken in proportion to rows."
-    return None
-
-
-def _rows_most(latency: LatencyTable, stage: Stage, engine: str, bucket: int) -> int:
-    """The most rows that may come at once: a full batch, or the largest example of this bucket; 0: none is known."""
-    batch = stage.batch.get(engine)
-    shape = stage.buckets[bucket] if bucket < len(stage.buckets) else None
-    asked = [work for known in latency.inputs for work in known.stages if work.stage == stage.name]
-    # Without a full batch's bucket in sight nothing says that rows of none would come.
-    full = batch.size if batch is not None and (shape is not None or not stage.buckets) else 0
-    return max([full, *(work.items for work in asked if work.shape == shape or not stage.buckets)])
-
-
-def _remedy(pipeline: Pipeline, stage: Stage, engine: str, pipeline_path: str) -> str:
-    """How what is missing would come to be known."""
-    runs_here = pipeline.engines[engine].backend in _ON_HOST and (stage.model or stage.python) is not None
-    command = f"Run `loadslice profile {pipeline_path} --on {engine}`"
-    return f"{command}, or add an entry." if runs_here else "Add an entry to the latency table."
-
-
-def _accepts(stage: Stage, engine: str, bucket: int) -> bool:
-    accept = stage.accept.get(engine)
-    if accept is None or accept.shape is None or bucket >= len(stage.buckets):
-        return True
-    return all(side <= most for side, most in zip(stage.buckets[bucket], accept.shape[1:], strict=True))
-
-
 def _nearest(entries: list[Entry], stage: Stage, engine: str, bucket: int) -> tuple[list[Entry], float]:
     """Entries of a bucket, or of the shape nearest in elements with the factor their times are scaled by.
 
@@ -252,7 +216,7 @@ def _shared_threads(pipeline: Pipeline, engine: str) -> int:
     """Processor threads a busy slot takes from the others: those of engines that run on this processor."""
     settings = pipeline.engines[engine]
     on_host = settings.device is None or settings.device.upper().startswith("CPU")
-    return settings.threads if on_host and settings.backend in _ON_HOST else 0
+    return settings.threads if on_host and settings.backend in ON_HOST else 0
 
 
 def _shared_cores(latency: LatencyTable) -> float:

@@ -164,13 +164,13 @@ def run(prepared: Prepared, *, seed: int = 0, journal: bool = False) -> Run:
     timed = journal or attempts * stages <= TIMELINE_CELLS_MAX
     log_rows = attempts * (3 * stages + 4) + 1_024 if journal else 0
     while True:
-        floor = _Floor(prepared, seed, log_rows)
-        record = floor.record(attempts, timed=timed)
-        if floor.advance(prepared.traffic, record) != loop.OVERFULL:
+        course = _Course(prepared, seed, log_rows)
+        record = course.record(attempts, timed=timed)
+        if course.advance(prepared.traffic, record) != loop.OVERFULL:
             break
         log_rows *= 2
     assert ((record.outcome != Outcome.NONE) == (record.start_ns >= 0)).all(), "exactly one outcome per attempt"
-    return floor.finished(prepared.traffic, record, requests, None, prepared.warnings)
+    return course.finished(prepared.traffic, record, requests, None, prepared.warnings)
 
 
 def run_parts(
@@ -201,18 +201,18 @@ def run_parts(
         InputError: As `prepare`; a part that does not fit is found when its turn comes.
     """
     prepared = _prepare(pipeline, latency, rate_per_s, faults, None, pipeline_path)
-    intake, floor, tally = Intake(pipeline, latency, seed=seed), _Floor(prepared, seed, 0), Tally()
-    traffic, record = NO_TRAFFIC, floor.record(0, timed=False)
+    intake, course, tally = Intake(pipeline, latency, seed=seed), _Course(prepared, seed, 0), Tally()
+    traffic, record = NO_TRAFFIC, course.record(0, timed=False)
     requests = 0
     for part, more in _with_more(parts):
         requests += part.height
-        traffic, record = floor.follow(traffic, record, intake.lower(part), more=more)
-        floor.advance(traffic, record)
-        _add(tally, traffic, record)
+        traffic, record = course.follow(traffic, record, intake.lower(part), more=more)
+        course.advance(traffic, record)
+        tally.add(traffic, record)
     if requests == 0:
         intake.lower(pl.DataFrame({"arrival_s": []}))
     assert tally.attempts == requests, "exactly one outcome per request"
-    return floor.finished(traffic, record, requests, tally, prepared.warnings + intake.warnings)
+    return course.finished(traffic, record, requests, tally, prepared.warnings + intake.warnings)
 
 
 def _with_more(parts: Iterable[pl.DataFrame]) -> Iterator[tuple[pl.DataFrame, int]]:
@@ -225,8 +225,8 @@ def _with_more(parts: Iterable[pl.DataFrame]) -> Iterator[tuple[pl.DataFrame, in
         part = following
 
 
-class _Floor:
-    """Where one run takes place: what lasts from its first part to its last."""
+class _Course:
+    """One run under way: what lasts from its first part to its last."""
 
     def __init__(self, prepared: Prepared, seed: int, log_rows: int) -> None:
         self._prepared = prepared
@@ -311,19 +311,12 @@ class _Floor:
         )
 
 
-def _add(tally: Tally, traffic: Traffic, record: Record) -> None:
-    """Add what has ended in a part."""
-    ended = record.ended[: record.counts[r.N_ENDED]]
-    rows = ended if len(record.attempts) == len(traffic.requests) else ended % len(traffic.requests)
-    tally.add(record.attempts[ended], traffic.requests[rows, r.Q_DEADLINE_NS])
-
-
 def tallied(finished: Run) -> Tally:
     """A run added up."""
     if finished.tally is not None:
         return finished.tally
     tally = Tally(finished.behaviour.timeout_ns)
-    _add(tally, finished.traffic, finished.record)
+    tally.add(finished.traffic, finished.record)
     return tally
 
 

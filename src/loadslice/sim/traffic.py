@@ -82,14 +82,19 @@ class Intake:
             raise InputError("the trace is empty. Import one with `loadslice trace import`.")
         arrival_ns = self._arrival_ns(part)
         priority = _priority(part)
-        requests = np.zeros((part.height, r.REQUEST_COLUMNS), np.int64)
-        requests[:, r.Q_PRIORITY] = priority
-        requests[:, r.Q_DEADLINE_NS] = _deadline_ns(part, self._pipeline, priority)
-        requests[:, r.Q_TOKENS] = _integers(part, "tokens_in", -1)
-        requests[:, r.Q_SOURCE] = _codes(part, "source", rule_sources(self._pipeline))
-        requests[:, r.Q_WORK] = self._work(part)
-        requests[:, r.Q_TENANT] = 1 + _codes(part, "tenant", tenant_names(self._pipeline))
-        requests[:, r.Q_KEY] = NO_KEY  # a trace knows of none
+        requests = _table(
+            {
+                r.Q_PRIORITY: priority,
+                r.Q_DEADLINE_NS: _deadline_ns(part, self._pipeline, priority),
+                r.Q_TOKENS: _integers(part, "tokens_in", -1),
+                r.Q_SOURCE: _codes(part, "source", rule_sources(self._pipeline), unknown=-1),
+                r.Q_PRECISION: 0,
+                r.Q_WORK: self._work(part),
+                r.Q_TENANT: _codes(part, "tenant", ("", *tenant_names(self._pipeline)), unknown=0),
+                r.Q_KEY: NO_KEY,  # a trace knows of none
+            },
+            part.height,
+        )
         first_tag = self._rows
         self._rows += part.height
         return Traffic(
@@ -122,22 +127,25 @@ class Intake:
         self._latest_ns = int(arrival_ns[-1])
         return arrival_ns - self._first_ns
 
-    def _work(self, part: pl.DataFrame) -> Int64s:
+    def _work(self, part: pl.DataFrame) -> Int64s | int:
         """Which row of work each request is."""
         if self._inputs and "input" not in part.columns:
             self._warn("the trace names no inputs: each request was given one of the profile's, drawn evenly.")
             return self._draws.integers(0, len(self._inputs), part.height)
         if self._inputs:
-            work = _codes(part, "input", self._inputs)
-            if (work < 0).any():
-                unknown = part["input"][int(np.flatnonzero(work < 0)[0])]
+            work = _codes(part, "input", self._inputs, unknown=-1)
+            if np.min(work) < 0:
+                unknown = part["input"][int(np.argmin(work))]
                 raise InputError(
                     f"trace column 'input': '{unknown}' is not an input of the profile ({self._inputs[0]}, ...)."
                 )
             return work
         if "items" not in part.columns:
             self._warn("neither the trace nor the profile says how large requests are: taken as one item each.")
-        return self._work_of_sizes(np.maximum(1, _integers(part, "items", 1)))
+        sizes = _integers(part, "items", 1)
+        one = isinstance(sizes, int)
+        work = self._work_of_sizes(np.array([sizes]) if one else np.maximum(1, sizes))
+        return int(work[0]) if one else work
 
     def _work_of_sizes(self, sizes: Int64s) -> Int64s:
         """One row of work per size, in the order in which sizes were first met; the same at every stage."""
@@ -162,38 +170,59 @@ class Intake:
             self.warnings.append(text)
 
 
-def _integers(trace: pl.DataFrame, column: str, unknown: int) -> Int64s:
+def _table(columns: dict[int, Int64s | int], rows: int) -> Int64s:
+    """[rows, columns] from columns; one that is the same in every row costs nothing of its own."""
+    table = np.empty((rows, len(columns)), np.int64)
+    table[:] = [values if isinstance(values, int) else 0 for _, values in sorted(columns.items())]
+    for column, values in columns.items():
+        if not isinstance(values, int):
+            table[:, column] = values
+    return table
+
+
+def _integers(trace: pl.DataFrame, column: str, unknown: int) -> Int64s | int:
+    """A column's values, or what stands for all of them."""
     if column not in trace.columns:
-        return np.full(trace.height, unknown, np.int64)
-    return trace[column].cast(pl.Int64).fill_null(unknown).to_numpy().copy()
+        return unknown
+    values: Int64s = trace[column].cast(pl.Int64).fill_null(unknown).to_numpy()
+    return values
 
 
-def _codes(trace: pl.DataFrame, column: str, names: tuple[str, ...]) -> Int64s:
-    """Index of each row's text among ``names``; -1 for any other."""
+def _codes(trace: pl.DataFrame, column: str, names: tuple[str, ...], *, unknown: int) -> Int64s | int:
+    """Index of each row's text among ``names``; ``unknown`` for any other, and where there is none."""
     if column not in trace.columns or not names:
-        return np.full(trace.height, -1, np.int64)
-    codes = {name: index for index, name in enumerate(names)}
-    return trace[column].replace_strict(codes, default=-1, return_dtype=pl.Int64).to_numpy().copy()
+        return unknown
+    index = {name: place for place, name in enumerate(names)}
+    named = trace[column].cast(pl.String).cast(pl.Enum(list(index)), strict=False)
+    places = named.to_physical().cast(pl.Int64).fill_null(len(index))
+    codes: Int64s = np.array([*index.values(), unknown], np.int64)[places.to_numpy()]
+    return codes
 
 
-def _priority(trace: pl.DataFrame) -> Int64s:
-    if "class" not in trace.columns:
-        return np.full(trace.height, _DEFAULT_CLASS, np.int64)
-    unknown = trace["class"].drop_nulls().unique().filter(~trace["class"].drop_nulls().unique().is_in(list(CLASSES)))
-    if unknown.len():
-        raise InputError(f"trace column 'class': '{unknown[0]}' is not one of {', '.join(CLASSES)}.")
-    named = trace["class"].fill_null(CLASSES[_DEFAULT_CLASS])
-    return named.replace_strict({name: i for i, name in enumerate(CLASSES)}, return_dtype=pl.Int64).to_numpy().copy()
+def _priority(trace: pl.DataFrame) -> Int64s | int:
+    codes = _codes(trace, "class", CLASSES, unknown=-1)
+    if isinstance(codes, int):
+        return _DEFAULT_CLASS
+    named = trace["class"].is_not_null().to_numpy()
+    wrong = (codes < 0) & named
+    if wrong.any():
+        raise InputError(
+            f"trace column 'class': '{trace['class'][int(np.argmax(wrong))]}' is not one of {', '.join(CLASSES)}."
+        )
+    priority: Int64s = np.where(named, codes, _DEFAULT_CLASS)
+    return priority
 
 
-def _deadline_ns(trace: pl.DataFrame, pipeline: Pipeline, priority: Int64s) -> Int64s:
+def _deadline_ns(trace: pl.DataFrame, pipeline: Pipeline, priority: Int64s | int) -> Int64s | int:
     """A row's own deadline, else its class's, else the pipeline's, else none."""
     by_class = []
     for name in CLASSES:
         limits = pipeline.classes.get(name)
         stated = limits.deadline_ms if limits is not None and limits.deadline_ms is not None else pipeline.deadline_ms
         by_class.append(c.FOREVER if stated is None else round(stated * _NS_PER_MS))
-    deadline_ns = np.array(by_class, np.int64)[priority]
+    if "deadline_ms" not in trace.columns and (len(set(by_class)) == 1 or isinstance(priority, int)):
+        return by_class[priority if isinstance(priority, int) else 0]
+    deadline_ns: Int64s = np.array(by_class, np.int64)[np.broadcast_to(priority, trace.height)]
     if "deadline_ms" in trace.columns:
         own = trace["deadline_ms"].to_numpy()
         known = np.isfinite(own.astype(np.float64))

@@ -33,7 +33,12 @@ REQUEST_COLUMNS: dict[str, pl.DataType] = {
     "hint_ns": pl.Int64(),  # Retry-After of a refusal
     "parse_ns": pl.Int64(),  # front: from the first byte to the core
     "reply_ns": pl.Int64(),  # front: from the outcome to the last byte handed to the socket
+    "tenant": pl.String(),  # as the client named it; null: it did not
+    "version": pl.String(),  # stable or canary; null: the pipeline has no canary, or it was refused before it had one
 }
+
+LATER_COLUMNS = ("tenant", "version")
+"""May be missing in a journal of this schema version, and are null there."""
 
 STAGE_COLUMNS: dict[str, pl.DataType] = {
     "tag": pl.Int64(),
@@ -130,6 +135,8 @@ def load_tables(head: JournalHead, folder: Path, without: Container[str] = ()) -
             tables[name] = _read(paths, f"{parts}/{name}-*.parquet") if paths else pl.DataFrame(schema=columns)
         else:
             tables[name] = _read([path], str(path))
+        later = [column for column in columns if column in LATER_COLUMNS and column not in tables[name].columns]
+        tables[name] = tables[name].with_columns(pl.lit(None, columns[column]).alias(column) for column in later)
         missing = [column for column in columns if column not in tables[name].columns and column not in without]
         if missing:
             raise InputError(f"{path}: column '{missing[0]}' is missing.")

@@ -6,11 +6,13 @@ A GPU's or an NPU's own compiler has the last word on both answers and speed, so
 from collections.abc import Sequence
 from typing import Any
 
-from loadslice.backends.base import open_backend
+from loadslice.backends.base import EngineError, open_backend
+from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import Engine
 from loadslice.spec.variant import Scheme
+from loadslice.spec.work import StageInputError
 from loadslice.variants import buckets, ort_tools, recipes
-from loadslice.variants.bench import Artefact, Workbench
+from loadslice.variants.bench import Artefact, Failure, Workbench, first_line
 from loadslice.variants.cpu import static_scheme
 from loadslice.variants.metrics import Judge
 from loadslice.variants.prepare import fix_shapes
@@ -43,11 +45,18 @@ def build(bench: Workbench, targets: Sequence[str], recorded: Recorded) -> list[
     return found
 
 
-def judged_on_cpu(bench: Workbench, artefact: Artefact) -> tuple[float, float | None, str] | None:
+def judged_on_cpu(bench: Workbench, artefact: Artefact) -> tuple[float | None, float | None, str]:
     """Metric, SQNR and what was run: the artefact's numbers on ONNX Runtime's processor kernels.
 
     Inputs are padded to a fixed shape where the artefact has one, and judged against the source on the same padding.
     """
+    try:
+        return _judged(bench, artefact)
+    except (InputError, EngineError, StageInputError) as error:
+        return None, None, f"not run, {error}"
+
+
+def _judged(bench: Workbench, artefact: Artefact) -> tuple[float | None, float | None, str]:
     engine = Engine(backend="onnxruntime", threads=bench.cores)
     session = open_backend("onnxruntime").load(artefact.path, engine)
     try:
@@ -58,7 +67,7 @@ def judged_on_cpu(bench: Workbench, artefact: Artefact) -> tuple[float, float | 
                 index for index, feeds in enumerate(bench.held_out.feeds) if _fits(buckets.shape_of(feeds), bucket)
             ]
             if not inside:
-                return None
+                return None, None, "not run, no held-out input fits its shape"
             padded: list[Feeds] = [buckets.padded(bench.held_out.feeds[index], bucket) for index in inside]
             # A row at a time: the file's row dimension is fixed, too.
             padded = [{name: tensor[:1] for name, tensor in feeds.items()} for feeds in padded]
@@ -89,7 +98,13 @@ def _npu_int8(bench: Workbench) -> list[Artefact]:
     bucket = max(counts, key=lambda shape: counts[shape])
     names = list(pool.feeds[0])
     fixed = bench.folder / "npu-source.onnx"
-    fix_shapes(bench.prepared.path, fixed, {name: [1, *sides] for name, sides in zip(names, bucket, strict=True)})
+    shapes = {name: [1, *sides] for name, sides in zip(names, bucket, strict=True)}
+    try:
+        fix_shapes(bench.prepared.path, fixed, shapes)
+    except Exception as error:  # noqa: BLE001 - shape inference raises anything; the reason is shown
+        why = f"the model cannot be fixed at {shapes}: {first_line(error)}"
+        bench.failures.append(Failure("npu-int8", "npu-int8", static_scheme(), why))
+        return []
     inside = [feeds for feeds in pool.feeds if _fits(buckets.shape_of(feeds), bucket)][:32]
     rows = [{name: tensor[:1] for name, tensor in buckets.padded(feeds, bucket).items()} for feeds in inside]
     found = []

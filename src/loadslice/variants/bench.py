@@ -15,6 +15,7 @@ from loadslice.backends.base import EngineError, open_backend
 from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import Engine
 from loadslice.spec.variant import CpuOffer, Scheme, Target
+from loadslice.spec.work import StageInputError
 from loadslice.variants.metrics import Floor, Judge, Outputs, cosine
 from loadslice.variants.prepare import Prepared
 from loadslice.variants.recorded import Feeds, Recorded
@@ -151,7 +152,7 @@ class Workbench:
         try:
             outputs: list[Outputs] = [session.run(feeds) for feeds in self.held_out.feeds]
             computed = str(session.describe()["precision"])
-        except EngineError as error:
+        except (EngineError, StageInputError) as error:
             self.failures.append(Failure(name, artefact.target, artefact.scheme, str(error)))
             return None
         finally:

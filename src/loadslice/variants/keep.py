@@ -84,9 +84,8 @@ class Keeper:
 
     def unproven(self, artefact: Artefact, recipe: dict[str, Any] | None) -> Variant:
         """Built for a device that is not here."""
-        judged = accelerators.judged_on_cpu(self._bench, artefact)
-        mark, sqnr, said = judged if judged is not None else (None, None, "no held-out input fits its shape")
-        checked = "not run" if mark is None else f"{mark:.4f} ({said}, ONNX Runtime on the processor)"
+        mark, sqnr, said = accelerators.judged_on_cpu(self._bench, artefact)
+        checked = said if mark is None else f"{mark:.4f} ({said}, ONNX Runtime on the processor)"
         name = said.split()[0] if mark is not None else self._bench.judge.name
         own = name == self._bench.judge.name
         variant = Variant(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from loadslice.backends.base import open_backend
+from loadslice.backends.base import EngineError, Session, open_backend
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import encode_json, sha256_file, write_bytes
 from loadslice.spec.pipeline import Engine
@@ -27,14 +27,15 @@ from loadslice.spec.variant import (
     Timing,
     Variant,
 )
+from loadslice.spec.work import StageInputError
 from loadslice.variants import accelerators, buckets, cpu, environment, tune
 from loadslice.variants import timing as times
-from loadslice.variants.bench import UNTUNED, Artefact, Failure, Proof, Workbench
+from loadslice.variants.bench import UNTUNED, Artefact, Failure, Proof, Workbench, first_line
 from loadslice.variants.keep import Keeper
-from loadslice.variants.metrics import LABELLED_LOSS_MAX, Judge, default_floor, parse_floor
+from loadslice.variants.metrics import LABELLED_LOSS_MAX, Judge, Outputs, default_floor, parse_floor
 from loadslice.variants.order import Order
 from loadslice.variants.prepare import check_memory, prepare
-from loadslice.variants.recorded import Recorded, split
+from loadslice.variants.recorded import Feeds, Recorded, split
 
 SCHEMA = "squeeze/1"
 
@@ -86,7 +87,7 @@ def _workbench(order: Order, folder: Path, tell: Callable[[str], None]) -> Workb
     tell(f"running the source on {len(held_out)} held-out inputs")
     session = open_backend("onnxruntime").load(order.source, Engine(backend="onnxruntime", threads=0))
     try:
-        outputs = [session.run(feeds) for feeds in held_out.feeds]
+        outputs = [_answer(session, name, feeds) for name, feeds in zip(held_out.names, held_out.feeds, strict=True)]
     finally:
         session.close()
     judge = Judge(name, outputs, held_out, order.score[1] if order.score else None)
@@ -101,8 +102,8 @@ def _workbench(order: Order, folder: Path, tell: Callable[[str], None]) -> Workb
     notes += prepared.notes
     if judge.name not in {"cosine", "sqnr_db"} and 1 / len(held_out) > LABELLED_LOSS_MAX:
         notes.append(
-            f"judged by {len(held_out)} inputs: one of them is {100 / len(held_out):.1f} points of {judge.name}, more "
-            "than the half a point that a variant may lose. Give more inputs before you trust a close pass."
+            f"judged by {len(held_out)} inputs: one of them can be {100 / len(held_out):.1f} points of {judge.name}, "
+            "more than the half a point that a variant may lose. Give more inputs before you trust a close pass."
         )
     lock = environment.lock()
     offer = environment.cpu_offer(lock)
@@ -118,6 +119,13 @@ def _workbench(order: Order, folder: Path, tell: Callable[[str], None]) -> Workb
     )  # fmt: skip
 
 
+def _answer(session: Session, name: str, feeds: Feeds) -> Outputs:
+    try:
+        return session.run(feeds)
+    except EngineError as error:
+        raise InputError(f"input '{name}': the source model cannot run it: {error}") from error
+
+
 def _artefacts(
     bench: Workbench, targets: Sequence[Target]
 ) -> tuple[list[Artefact], Calibration | None, Precision | None]:
@@ -127,17 +135,36 @@ def _artefacts(
         bench.notes.append("cpu-int8: no Conv, MatMul or Gemm with stored weights; nothing to quantise.")
     elif "cpu-int8" in targets:
         bench.tell("choosing a calibration set: coverage against random draws")
-        chosen, ranges, calibration = cpu.calibration(bench)
-        made = cpu.int8(bench, chosen, ranges)
+        made, calibration, precision = _int8(bench)
         found += made
-        plain = next((one for one in made if one.name == "int8-static"), None)
-        if plain is not None:
-            bench.tell("looking for the layers that lose the most")
-            kept, precision = cpu.keep_worst(bench, plain, ranges)
-            found += kept
     if "cpu-int4" in targets:
         found += cpu.int4(bench)
     return found, calibration, precision
+
+
+def _int8(bench: Workbench) -> tuple[list[Artefact], Calibration | None, Precision | None]:
+    """Every INT8 scheme, and the worst layers kept; a tool that fails costs its own candidates and no others."""
+    try:
+        chosen, ranges, calibration = cpu.calibration(bench)
+    except InputError:
+        raise
+    except Exception as error:  # noqa: BLE001 - quantisers raise anything; the reason is shown
+        why = f"calibration fails: {first_line(error)}"
+        bench.failures.append(Failure("int8-static", "cpu-int8", cpu.static_scheme(), why))
+        return [], None, None
+    made = cpu.int8(bench, chosen, ranges)
+    plain = next((one for one in made if one.name == "int8-static"), None)
+    if plain is None:
+        return made, calibration, None
+    bench.tell("looking for the layers that lose the most")
+    try:
+        kept, precision = cpu.keep_worst(bench, plain, ranges)
+    except InputError:
+        raise
+    except Exception as error:  # noqa: BLE001 - as above
+        bench.notes.append(f"layers could not be ranked: {first_line(error)}")
+        return made, calibration, None
+    return [*made, *kept], calibration, precision
 
 
 def _real(bench: Workbench, proofs: Sequence[Proof]) -> list[Proof]:
@@ -254,7 +281,7 @@ def _buckets(bench: Workbench, order: Order) -> Buckets | None:
             bench.prepared.path, recorded, bench.held_out, bench.judge,
             lambda path, runtime: tune.load_at(path, runtime, bench), bench.folder, runtimes,
         )  # fmt: skip
-    except InputError as error:
+    except (InputError, EngineError, StageInputError) as error:
         bench.notes.append(f"shape buckets: {error}")
         return None
 

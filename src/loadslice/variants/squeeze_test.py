@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 pytest.importorskip("nncf", reason="the extra 'squeeze' is not installed")
@@ -153,3 +154,18 @@ def test_what_no_longer_passes_does_not_stay_on_disk(tmp_path: Path) -> None:
     left = sorted(path.name for path in (tmp_path / "out").rglob("*.onnx"))
     assert left == [name for name in kept if "fp16" in name]
     assert (tmp_path / "out" / "cpu-fp32" / "mine.json").exists()
+
+
+def test_an_input_that_the_source_itself_cannot_run_is_named(tmp_path: Path) -> None:
+    model = specimen.write_model(tmp_path / "small.onnx")
+    fixed = tmp_path / "fixed.onnx"
+    # The file promises open sides and holds a weight for one: exporters write such models.
+    graph = onnx.load(model)
+    graph.graph.node.insert(0, onnx.helper.make_node("Add", ["image", "offset"], ["moved"]))
+    graph.graph.node[1].input[0] = "moved"
+    graph.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((1, 3, 16, 16), np.float32), "offset"))
+    onnx.save(graph, fixed)
+    session = open_backend("onnxruntime").load(fixed, Engine(backend="onnxruntime"))
+    found = recorded.of_folder(specimen.write_inputs(tmp_path / "inputs", 20), session.inputs)
+    with pytest.raises(InputError, match=r"input 'in-0\d\d': the source model cannot run it: onnxruntime: .*"):
+        squeeze(Order(fixed, found, ["cpu-fp32"], tmp_path / "out"), lambda text: None)

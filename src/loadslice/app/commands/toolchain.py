@@ -47,7 +47,7 @@ def _state_lines(states: list[ToolchainState]) -> Iterator[str]:
             where = ", ".join(f"{name} {version}" for name, version in state.installed.versions.items())
         yield f"{state.name:<6}{state.title}"
         yield f"      {state.reason or where}"
-        yield f"      compiles .{state.input} for {', '.join(state.targets)}"
+        yield f"      compiles .{state.input} for {', '.join(state.targets) or 'compilers that read .tflite'}"
         yield f"      licence: {state.licence}"
 
 
@@ -119,8 +119,8 @@ def compile_(
     check_folder(out)
     path = resolve_model(model, Path.cwd())
     memory_bytes = int(memory_gib * 2**30) if memory_gib is not None else None
-    toolchain, _, _ = registry.target(target)
-    if toolchain.input == "onnx":
+    registry.target(target)  # refused before the model is opened
+    if path.suffix == ".onnx":
         report = compile_onnx(
             path,
             parse_shapes(shapes),

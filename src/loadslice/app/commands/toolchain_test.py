@@ -31,7 +31,7 @@ def test_installing_prints_the_licence_before_anything_happens(capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["install", "tensor-magic"], "there are qnn, vela, rknn"),
+        (["install", "tensor-magic"], "there are qnn, vela, rknn, tflite"),
         (["compile", "m.onnx", "--for", "qnn-htp"], "no such file"),
         (["compile", "MODEL", "--for", "coral"], "no toolchain compiles for it"),
         (["compile", "MODEL", "--for", "ethos-u55-256"], "loadslice toolchain install vela"),

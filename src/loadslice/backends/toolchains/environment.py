@@ -64,6 +64,19 @@ def installed(toolchain: Toolchain) -> Installed | None:
     return found
 
 
+def present(toolchain: Toolchain) -> bool:
+    """It was installed once; a broken one counts, so that its trouble is told when it is asked."""
+    return (folder() / toolchain.name / MARK).is_file()
+
+
+def usable(toolchain: Toolchain) -> bool:
+    """It is installed and its interpreter is there."""
+    try:
+        return installed(toolchain) is not None
+    except ToolchainError:
+        return False
+
+
 def states() -> list[ToolchainState]:
     """Every known toolchain, installed or not."""
     found = []
@@ -102,8 +115,8 @@ def install(toolchain: Toolchain, python: Path | None, tell: Callable[[str], Non
     if toolchain.own_python:
         if python is None:
             raise ToolchainError(
-                f"toolchain '{toolchain.name}' pins versions that fill {toolchain.installed_mb / 1000:.1f} GB: install "
-                f"{toolchain.requires[0]} into an environment of yours and name it with --python PATH."
+                f"toolchain '{toolchain.name}' has pins of its own ({toolchain.installed_mb / 1000:.1f} GB): install "
+                f"{', then '.join(toolchain.requires)} into an environment of yours and name it with --python PATH."
             )
         found = _probe(toolchain, python, ours=False)
         _mark(home, found)

@@ -24,7 +24,8 @@ def quiet(_: str) -> None:
 
 
 def test_a_fresh_machine_has_none_of_them() -> None:
-    assert {state.name: state.installed for state in environment.states()} == {"qnn": None, "vela": None, "rknn": None}
+    assert {state.name for state in environment.states()} == {"qnn", "vela", "rknn", "tflite"}
+    assert all(state.installed is None for state in environment.states())
     assert not is_installed("qnn-htp")
 
 
@@ -50,6 +51,8 @@ def test_an_interpreter_that_went_away_is_said_and_the_others_go_on(home: Path) 
     assert "/gone/python is gone" in reasons["vela"]
     assert reasons["qnn"] is not None
     assert "install qnn` again" in reasons["qnn"]
+    assert [environment.present(one) for one in (registry.VELA, registry.QNN, registry.RKNN)] == [True, True, False]
+    assert not any(environment.usable(one) for one in registry.KNOWN.values())
 
 
 def test_one_of_the_users_own_is_never_installed_by_us() -> None:

@@ -60,7 +60,23 @@ RKNN = Toolchain(
     own_python=True,
 )
 
-KNOWN = {toolchain.name: toolchain for toolchain in (QNN, VELA, RKNN)}
+TFLITE = Toolchain(
+    name="tflite",
+    title="ONNX to int8 TFLite, for compilers that read only that: onnx2tf and AI Edge Quantizer",
+    requires=["onnx2tf==2.6.9", "ai-edge-quantizer==0.10.0"],
+    provides="onnx2tf",
+    module="onnx2tf",
+    python_min=(3, 12),
+    python_max=(3, 13),
+    licence="MIT (onnx2tf) and Apache-2.0 (AI Edge Quantizer)",
+    targets=[],
+    input="onnx",
+    download_mb=300,
+    installed_mb=820,
+    own_python=True,
+)
+
+KNOWN = {toolchain.name: toolchain for toolchain in (QNN, VELA, RKNN, TFLITE)}
 
 OPTIONS: dict[str, dict[str, str]] = {
     "qnn": {
@@ -73,10 +89,11 @@ OPTIONS: dict[str, dict[str, str]] = {
     },
     "vela": {"system_config": r"[A-Za-z0-9_]+", "memory_mode": r"[A-Za-z0-9_]+", "optimise": r"Size|Performance"},
     "rknn": {},
+    "tflite": {},
 }
 """Options of a target and what each may be; they reach a vendor's program, so nothing else passes."""
 
-DEFAULTS: dict[str, dict[str, str]] = {"qnn": {"soc_model": "60"}, "vela": {}, "rknn": {}}
+DEFAULTS: dict[str, dict[str, str]] = {"qnn": {"soc_model": "60"}, "vela": {}, "rknn": {}, "tflite": {}}
 """Where none is given. Without a SoC the HTP compiler fails on float models."""
 
 

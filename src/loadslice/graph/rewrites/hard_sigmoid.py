@@ -60,7 +60,7 @@ class HardSigmoidToClip:
                 helper.make_node("Mul", [node.input[0], slope], [f"{y}_scaled"], f"{y}_scale"),
                 helper.make_node("Add", [f"{y}_scaled", shift], [f"{y}_shifted"], f"{y}_add"),
                 helper.make_node("Clip", [f"{y}_shifted", low, high], [f"{y}_clipped"], f"{y}_clip"),
-                helper.make_node("Mul", [f"{y}_clipped", sixth], [y], node.name or f"{y}_divide"),
+                helper.make_node("Mul", [f"{y}_clipped", sixth], [y], f"{node.name or y}_divide"),
             ]
         replace_nodes(graph, instead)
         forget_types(after)

@@ -146,5 +146,5 @@ def _written_out(
     if len(node.input) > 2 and node.input[2]:
         add("Add", [result, node.input[2]], "moved")
     made[-1].output[0] = y
-    made[-1].name = node.name or made[-1].name
+    made[-1].name = f"{node.name or y}_last"
     return made

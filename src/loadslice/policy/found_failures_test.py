@@ -1,0 +1,136 @@
+"""What reading and random histories found wrong in this core once, each as the claim that was broken."""
+
+import msgspec
+import pytest
+
+from loadslice.policy import columns as c
+from loadslice.policy import desk
+from loadslice.policy.breaker_test import fail_until_open, guarded, state_of
+from loadslice.policy.desk_test import MS, TWIN, Desk, dispatches, entry, one_stage, outcomes, placements
+from loadslice.spec.latency import LatencyTable
+from loadslice.spec.outcome import Outcome, Reason
+from loadslice.spec.pipeline import Accept, Batch, Breaker, ClassLimits, Engine, Queue, Retry, Rule, When
+
+EVERY_CALL = Breaker(window=1, min_calls=1, failure_rate=0.5, open_ms=1000)
+ONCE = Retry(attempts=1)
+
+
+def test_one_event_may_move_every_request_past_every_engine() -> None:
+    """Breakers that open one after the other in a sweep said more than the list of effects held."""
+    names = "abcde"
+    plan = one_stage(
+        {name: Engine(backend="twin", queue=Queue(limit=100)) for name in names},
+        prefer="rules",
+        rules=[Rule(when=When(items=str(number)), to=name) for number, name in enumerate(names, 1)],
+        timeout_ms=50,
+        breaker=EVERY_CALL,
+    )
+    run = Desk(msgspec.structs.replace(plan, max_requests=24, retry=ONCE))
+    for items in (1, 2, 3, 4, 5):
+        run.arrive(items=items)
+    run.now_ns = 10 * MS
+    for _ in range(19):
+        run.arrive()
+    moved = placements(run.timer(50 * MS))
+    assert len(moved) == 4 * 19
+    assert {engine for _, engine, _ in moved[-19:]} == {4}
+
+
+@pytest.mark.parametrize("floors", [(0.33, 0.33, 0.33), (0.5, 0.3, 0.2), (0.9, 0.05, 0.05), (0.25, 0.25, 0.25)])
+def test_floors_of_several_classes_are_kept_together(floors: tuple[float, ...]) -> None:
+    """Two classes came to a whole credit at one dispatch, and one of them had to wait."""
+    names = ("critical", "sheddable_plus", "sheddable")
+    limits = {name: ClassLimits(floor=floor) for name, floor in zip(names, floors, strict=True)}
+    plan = one_stage({"a": Engine(backend="twin", queue=Queue(limit=2000))})
+    run = Desk(msgspec.structs.replace(plan, max_requests=2000, classes=limits))
+    for priority in range(4):
+        for _ in range(200):
+            run.arrive(priority)
+    had = [0, 0, 0, 0]
+    for dispatches_so_far in range(1, 190):
+        run.done(0)
+        had[run.members(0)[0] // 200] += 1
+        for priority, floor in enumerate(floors, 1):
+            assert had[priority] >= floor * dispatches_so_far - len(floors)
+
+
+def test_half_open_ends_although_every_probe_is_cancelled() -> None:
+    """Each probe that came after a cancelled one started the clock anew."""
+    run = guarded()
+    fail_until_open(run)
+    run.timer(100 * MS)
+    while state_of(run) == c.HALF_OPEN:
+        run.arrive()
+        tag = run.tag - 1
+        desk.on_cancel(run.now_ns, run.tables, run.state, run.rows[tag], tag)
+        run.done(0)
+        run.now_ns += 60 * MS
+        if desk.next_timer_ns(run.state) <= run.now_ns:
+            run.timer(run.now_ns)
+        assert run.now_ns <= (100 + 500 + 60) * MS
+
+
+@pytest.mark.parametrize("other", [{"precision": "int8"}, {"max_items": 1}])
+def test_the_last_engine_that_can_serve_a_request_is_kept(other: dict[str, object]) -> None:
+    """An engine was left alone for another that takes the shape, but not the precision, or not the rows."""
+    plan = one_stage({"a": TWIN, "b": TWIN}, breaker=EVERY_CALL, accept={"b": Accept(**other)})  # type: ignore[arg-type]
+    run = Desk(msgspec.structs.replace(plan, retry=ONCE))
+    for _ in range(4):
+        run.arrive(items=4, precision=4)
+        run.failed(0)
+        assert state_of(run) == c.CLOSED
+    assert placements(run.arrive(items=4, precision=4))[0][1] == 0
+
+
+def test_company_never_costs_a_deadline() -> None:
+    """A request was in time by itself, and late in the batch that it was put into."""
+    latency = LatencyTable(entries=[entry("a", 10, 1), entry("a", 40, 4)])
+    run = Desk(one_stage({"a": TWIN}, batch={"a": Batch(size=4)}), latency)
+    run.arrive()
+    run.arrive(deadline_ns=25 * MS)
+    for _ in range(3):
+        run.arrive()
+    run.now_ns = 10 * MS
+    run.done(0)
+    assert run.members(0) == [1]
+    assert run.now_ns + run.state.batches[0, c.B_EXPECTED_NS] <= 25 * MS
+
+
+def test_a_trial_ends_with_its_batch() -> None:
+    """A trial that failed left its mark, and the next ordinary batch replaced the estimate instead of moving it."""
+    run = Desk(msgspec.structs.replace(one_stage({"a": TWIN}), retry=ONCE))
+    run.arrive()
+    run.now_ns = 50_000 * MS
+    run.done(0)
+    run.now_ns += 1000 * MS
+    assert dispatches(run.arrive(deadline_ns=run.now_ns + 300 * MS)) == [0]
+    run.failed(0)
+    run.arrive()
+    run.now_ns += 10 * MS
+    run.done(0)
+    assert run.state.learned_ns[0, 0] == 50_000 * MS - (50_000 - 10) * MS // 8
+
+
+def test_a_turn_of_a_floor_is_spent_by_a_dispatch_only() -> None:
+    """The turn was spent on dropping what had become hopeless, while the class still waited elsewhere."""
+    plan = one_stage({"a": Engine(backend="twin", queue=Queue(limit=500))}, buckets=[[8], [16]])
+    plan = msgspec.structs.replace(plan, classes={"sheddable": ClassLimits(floor=0.5)})
+    run = Desk(plan, LatencyTable(entries=[entry("a", 10)]))
+    run.arrive(0)
+    run.arrive(3, deadline_ns=25 * MS)
+    run.arrive(3, bucket=1)
+    for _ in range(20):
+        run.arrive(0)
+    order = []
+    for ms in (10, 20, 30):
+        run.now_ns = ms * MS
+        run.done(0)
+        order += run.members(0)
+    assert 2 in order
+
+
+def test_a_queue_of_none_keeps_nobody_waiting_for_company() -> None:
+    """With a limit of 0 one request waited for its window to end, and kept everybody else out."""
+    run = Desk(one_stage({"a": Engine(backend="twin", queue=Queue(limit=0))}, batch={"a": Batch(size=4, window_ms=5)}))
+    assert dispatches(run.arrive()) == [0]
+    assert outcomes(run.arrive()) == [(1, Outcome.REJECTED, Reason.QUEUE_FULL)]

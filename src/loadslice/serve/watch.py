@@ -1,0 +1,108 @@
+"""Who is dead and who is back: tells the core of engines that hang or whose runtime has failed, and of their return.
+
+An engine is asked only when something speaks against it: a batch failed on it, a probe did, or a batch has run past its
+stage's timeout. Probing those that are well would cost them a batch's time each time and find nothing that the next
+batch does not. Each question is a small real job through each of its workers.
+
+Rules of this file: one slot that hangs makes an engine smaller, and its requests' timeouts move them; it is down when
+none of its workers answers, or its runtime says that it failed, and up again when all of them do. A stage without a
+timeout states no time that it could have hung past.
+"""
+
+import asyncio
+import logging
+
+from loadslice.policy import columns as c
+from loadslice.policy.layout import Tables
+from loadslice.serve.clock import Clock
+from loadslice.serve.engines import Engines
+from loadslice.serve.limits import Limits
+from loadslice.serve.refusals import NS_PER_S
+from loadslice.serve.shell import Shell
+
+log = logging.getLogger(__name__)
+
+
+class EngineWatch:
+    """Looks at the engines once per probe interval; everything runs on the loop's thread.
+
+    Args:
+        tables: Say how long a batch of a stage may take.
+        engines: Are looked at.
+        shell: Is told.
+        clock: The server's.
+        limits: How often to look, and how long a probe may take.
+    """
+
+    def __init__(self, tables: Tables, engines: Engines, shell: Shell, clock: Clock, limits: Limits) -> None:
+        self._timeouts_ns: list[int] = tables.stages[:, c.S_TIMEOUT_NS].tolist()
+        self._engines = engines
+        self._shell = shell
+        self._clock = clock
+        self._interval_s = limits.probe_interval_s
+        self._round_trip_ns = round(limits.round_trip_timeout_s * NS_PER_S)
+        self._asked_ns: dict[int, int] = {}
+        """When each engine under suspicion was first asked."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Look now, and once per interval from now on."""
+        self._look()
+        self._timer = asyncio.get_running_loop().call_later(self._interval_s, self.start)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        now_ns = self._clock.now_ns()
+        for engine in range(len(self._engines.names)):
+            if engine in self._asked_ns:
+                self._judge(engine, now_ns)
+            elif engine in self._engines.suspects or self._is_late(engine, now_ns):
+                self._engines.suspects.discard(engine)
+                self._ask(engine, now_ns)
+
+    def _ask(self, engine: int, now_ns: int) -> None:
+        self._asked_ns[engine] = now_ns
+        for slot in self._engines.slots(engine):
+            self._engines.ask(slot)
+
+    def _judge(self, engine: int, now_ns: int) -> None:
+        """Take the answers that are there; a question that is still out is not asked anew."""
+        slots = self._engines.slots(engine)
+        answers = [self._engines.answer(slot) for slot in slots]
+        if any(answer is False for answer in answers):
+            self._down(engine, "its runtime fails")
+        elif all(answers):
+            del self._asked_ns[engine]
+            self._engines.suspects.discard(engine)
+            if self._shell.engine_up(engine):
+                log.warning("engine %s answers again", self._engines.names[engine])
+            return
+        elif all(
+            answer is None and self._is_silent(engine, slot, now_ns)
+            for slot, answer in zip(slots, answers, strict=True)
+        ):
+            self._down(engine, "it does not answer")
+        for slot, answer in zip(slots, answers, strict=True):
+            if answer is not None:
+                self._engines.ask(slot)
+
+    def _down(self, engine: int, why: str) -> None:
+        if self._shell.engine_down(engine):
+            log.error("engine %s is down: %s", self._engines.names[engine], why)
+
+    def _is_late(self, engine: int, now_ns: int) -> bool:
+        return any(self._is_past_timeout(slot, now_ns) for slot in self._engines.slots(engine))
+
+    def _is_past_timeout(self, slot: int, now_ns: int) -> bool:
+        batch = self._engines.running[slot]
+        return batch is not None and now_ns - batch.dispatched_ns > self._timeouts_ns[batch.stage]
+
+    def _is_silent(self, engine: int, slot: int, now_ns: int) -> bool:
+        """Whether a worker should have answered by now: its batch is late, or the probe itself takes too long."""
+        if self._engines.running[slot] is not None:
+            return self._is_past_timeout(slot, now_ns)
+        return now_ns - max(self._asked_ns[engine], self._engines.ended_ns[slot]) > self._round_trip_ns
