@@ -23,11 +23,19 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def source_hash() -> str:
-    """Hash of the sources of all compiled code (policy and sim) and of the numba that compiles it."""
+    """Hash of the sources that compiled code comes from, of the numbers it holds, and of the numba that compiles it.
+
+    Code: the modules of policy and sim that have kernels. Numbers: columns, outcomes and reasons, which are constants
+    to the compiler.
+    """
     digest = hashlib.sha256(numba.__version__.encode())
-    for path in sorted([*(_PACKAGE / "policy").glob("*.py"), *(_PACKAGE / "sim").glob("*.py")]):
-        if not path.name.endswith("_test.py"):
-            digest.update(path.name.encode() + path.read_bytes())
+    numbers = [_PACKAGE / "policy" / "columns.py", _PACKAGE / "policy" / "layout.py", _PACKAGE / "spec" / "outcome.py"]
+    rooms = [*(_PACKAGE / "policy").glob("*.py"), *(_PACKAGE / "sim").glob("*.py")]
+    for path in sorted({*rooms, *numbers}):
+        source = path.read_bytes()
+        has_kernels = b"from loadslice.policy.kernel import" in source and not path.name.endswith("_test.py")
+        if has_kernels or path in numbers:
+            digest.update(path.name.encode() + source)
     return digest.hexdigest()[:16]
 
 
