@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +54,32 @@ def test_it_says_when_it_is_ready_and_stops_cleanly_when_asked(folder, tmp_path,
     assert json.loads((kept / "journal.json").read_text())["clean"] is True
 
 
+def test_a_second_signal_stops_at_once_and_still_closes_the_journal(folder, tmp_path) -> None:
+    with started(folder / "blocked.yaml", "--http", 0, "--journal", tmp_path / "kept") as (process, line):
+        statuses = []
+        url = f"{line.split()[1]}/v2/models/blocked/infer"
+        client = threading.Thread(target=lambda: statuses.append(httpx.post(url, json=BODY, timeout=60).status_code))
+        client.start()
+        assert process.stderr is not None
+        while (
+            'engine="host"} 1.0'
+            not in httpx.get(f"{line.split()[1]}/metrics", timeout=30)
+            .text.partition("# TYPE loadslice_engine_inflight")[2]
+            .partition("# HELP")[0]
+        ):
+            pass
+        process.send_signal(signal.SIGINT)
+        while "stopping" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=15)  # less than the 20 s of --drain-s and the 30 s of the stage
+        client.join()
+    assert process.returncode == 130
+    assert statuses == [503]
+    head = journal.load(tmp_path / "kept").head
+    assert (head.clean, head.outcomes["cancelled"]) == (True, 1)
+
+
 def test_json_is_one_document(folder) -> None:
     with started(folder / "tiny.yaml", "--http", 0, "--json") as (process, first):
         process.send_signal(signal.SIGTERM)
@@ -96,6 +123,10 @@ MISSING = (
 BROKEN = (
     "version: 1\npipeline: b\nengines: {e: {backend: onnxruntime}}\nstages: [{name: s, model: b.onnx, engine: e}]\n"
 )
+CANARY = (
+    "version: 1\npipeline: c\nengines: {e: {backend: python}}\n"
+    'stages: [{name: s, python: "own:good", canary: {python: "own:new"}, engine: e}]\n'
+)
 UNKNOWN = "version: 1\npipeline: u\nengines: {e: {backend: onnxruntime}}\nstagez: []\n"
 
 
@@ -105,11 +136,13 @@ UNKNOWN = "version: 1\npipeline: u\nengines: {e: {backend: onnxruntime}}\nstagez
         (VARIANT, "stage 's' names the variant 'v1' only"),
         (MISSING, "model 'no.onnx': no such file"),
         (BROKEN, "b.onnx: onnxruntime cannot load it"),
+        (CANARY, "stage 's'.canary: 'own:new': "),
         (UNKNOWN, "stagez"),
     ],
 )
 def test_what_cannot_be_served_is_refused_in_one_line(tmp_path: Path, text: str, part: str) -> None:
     (tmp_path / "p.yaml").write_text(text)
+    (tmp_path / "own.py").write_text("def good(work):\n    return work\n")
     (tmp_path / "b.onnx").write_bytes(b"not a model")
     done = subprocess.run(
         command(tmp_path / "p.yaml", "--http", 0, "--journal", tmp_path / "kept"), capture_output=True, text=True

@@ -66,6 +66,11 @@ def wait(work):
     return work
 
 
+def block(work):
+    threading.Event().wait(30)
+    return work
+
+
 def hang_on_a(work):
     if threading.current_thread().name.startswith("a."):
         assert gate.wait(20)
@@ -122,6 +127,13 @@ engines: {host: {backend: python, max_inflight: 2, queue: {limit: 4}}, ort: {bac
 stages:
   - {name: wait, python: "stages:wait", engine: host}
   - {name: double, model: double.onnx, engine: ort}
+"""
+
+BLOCKED = """
+version: 1
+pipeline: blocked
+engines: {host: {backend: python}}
+stages: [{name: block, python: "stages:block", engine: host}]
 """
 
 LOOKUP = """
@@ -220,7 +232,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_model(folder / "double4.onnx", "Add", "x", "y", rows=4)
     write_lookup(folder / "lookup.onnx")
     (folder / "stages.py").write_text(STAGES)
-    for text in (TENSORS, TEXT, GATED, LOOKUP, CANARY, PADDED, DEGRADED, TWO_HOSTS, TWO_RUNTIMES):
+    for text in (TENSORS, TEXT, GATED, BLOCKED, LOOKUP, CANARY, PADDED, DEGRADED, TWO_HOSTS, TWO_RUNTIMES):
         (folder / f"{msgspec.yaml.decode(text)['pipeline']}.yaml").write_text(text)
     return folder
 

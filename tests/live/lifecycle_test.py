@@ -266,29 +266,67 @@ async def _raw_exchange(server: Server, *parts: bytes) -> bytes:
     return reply
 
 
-def test_slow_bodies_full_stores_and_too_many_connections_are_refused(pipeline, folder, serving, until) -> None:
-    limits = Limits(body_timeout_s=0.1, held_bytes_max=1000, body_bytes_max=900, connections_max=2)
+def test_slow_bodies_are_refused(pipeline, folder, serving) -> None:
+    limits = Limits(body_timeout_s=0.1, held_bytes_max=1000, body_bytes_max=900)
     head = b"POST /v2/models/tiny/infer HTTP/1.1\r\nHost: h\r\n"
 
     async def run() -> None:
         async with serving(pipeline("tiny"), folder, limits=limits) as (server, _):
             slow = await _raw_exchange(server, head + b"Content-Length: 500\r\n\r\n", b"{")
             assert slow.startswith(b"HTTP/1.1 408 ")
-            first = await asyncio.open_connection(*server.url.removeprefix("http://").split(":"))
-            second = await asyncio.open_connection(*server.url.removeprefix("http://").split(":"))
-            await until(lambda: len(server._http.connections) == 2)
-            third = await _raw_exchange(server)
-            assert third.startswith(b"HTTP/1.1 503 ")
-            assert third.endswith(b'{"error":"too many connections"}')
-            for _, writer in (first, second):
+
+    asyncio.run(run())
+
+
+def test_the_connection_that_was_idle_longest_makes_room_for_the_next(pipeline, folder, serving, until) -> None:
+    async def run() -> None:
+        async with serving(pipeline("tiny"), folder, limits=Limits(connections_max=2, idle_s=0)) as (server, _):
+            host, port = server.url.removeprefix("http://").split(":")
+            idle = []
+            for count in (1, 2):
+                idle.append(await asyncio.open_connection(host, int(port)))
+                await until(lambda count=count: len(server._http.connections) == count)
+            idle[0][1].write(b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert await idle[0][0].readline() == b"HTTP/1.1 200 OK\r\n"
+            reply = await _raw_exchange(server, b"GET /v2 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+            assert reply.startswith(b"HTTP/1.1 200 ")
+            assert await idle[1][0].read() == b"", "closed; the one opened before it was heard of later"
+            for _, writer in idle:
                 writer.close()
                 await writer.wait_closed()
 
     asyncio.run(run())
 
 
+def test_with_every_connection_busy_health_is_still_reached_and_others_are_refused(
+    gated, folder, gate, serving, infer, until
+) -> None:
+    limits = Limits(connections_max=2, connections_reserved=2)
+    live = b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n"
+
+    async def run() -> None:
+        gate("shut")
+        async with serving(gated, folder, limits=limits) as (server, client):
+            busy = [asyncio.ensure_future(infer(client, "gated")) for _ in range(2)]
+            await until(lambda: running(server) == 2)
+            reply = await _raw_exchange(server, live)
+            assert reply.startswith(b"HTTP/1.1 200 ")
+            assert b"Connection: close" in reply
+            reply = await _raw_exchange(server, b"GET /v2 HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert reply.startswith(b"HTTP/1.1 503 ")
+            assert reply.endswith(b'{"error":"too many connections"}')
+            waiting = [asyncio.ensure_future(_raw_exchange(server, live.replace(b"live", b"ready"))) for _ in range(2)]
+            await until(lambda: server._front.active == 4)
+            assert (await _raw_exchange(server)).startswith(b"HTTP/1.1 503 "), "reserved ones have a limit too"
+            gate("open")
+            assert {status for status, _ in await asyncio.gather(*busy)} == {200}
+            await asyncio.gather(*waiting)
+
+    asyncio.run(run())
+
+
 def test_bodies_of_all_requests_together_are_bounded(gated, folder, gate, serving, infer, until) -> None:
-    limits = Limits(held_bytes_max=200, body_bytes_max=120)
+    limits = Limits(held_bytes_max=96, body_bytes_max=86)  # a body of `infer` has 86
 
     async def run() -> None:
         gate("shut")

@@ -276,6 +276,11 @@ def test_lies_inside_bytes_tensors_are_refused(text_client, blob) -> None:
         ("x-loadslice-attempt", "1" * 30),
         ("x-request-id", b"a\xff\xfe"),
         ("x-loadslice-source", "s" * 300),
+        ("x-loadslice-tenant", "t" * 65),
+        ("x-loadslice-tenant", "two\tcolumns"),
+        ("x-loadslice-key", "k" * 300),
+        ("x-loadslice-tokens", "-1"),
+        ("x-loadslice-tokens", "1e3"),
         ("Inference-Header-Content-Length", "1" * 5),
     ],
 )
@@ -311,12 +316,38 @@ def test_wrong_paths_and_methods(client, method, path, status) -> None:
     )
     assert reply.status_code == status
     assert list(reply.json()) == ["error"]
+    assert ("allow" in reply.headers) == (status == 405)
+
+
+def test_a_path_says_which_methods_it_takes(client) -> None:
+    assert client.delete(MODEL).headers["allow"] == "GET, HEAD"
+    assert client.get(INFER).headers["allow"] == "POST"
 
 
 @pytest.mark.parametrize("content_type", ["text/html", "multipart/form-data", "", "x", b"text/\xff\xfe"])
 def test_raw_bodies_of_another_type_are_not_taken(text_client, content_type) -> None:
     reply = text_client.post("/v1/pipelines/text", content=b"1 2 3 4", headers={"content-type": content_type})
     assert reply.status_code == 415
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        # RFC 9112: 7.4 lets a server ignore TE; 6.1 asks for 501 where a coding is not known, and 6.3 for 400 where the
+        # last is not chunked, because then nobody knows where the body ends.
+        ("TE: gzip, chunked\r\nTransfer-Encoding: chunked", 200),
+        ("Transfer-Encoding: gzip, chunked", 501),
+        ("Transfer-Encoding: chunked, gzip", 400),
+        ("Transfer-Encoding: gzip", 400),
+    ],
+)
+def test_codings_of_the_way_are_chunked_or_refused(tiny, head, status) -> None:
+    body = json.dumps({"inputs": [tensor()]}).encode()
+    with socket.create_connection(("127.0.0.1", int(tiny.server.url.rsplit(":", 1)[1])), timeout=10) as wire:
+        wire.sendall(f"POST {INFER} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{head}\r\n\r\n".encode())
+        wire.sendall(f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n")
+        reply = wire.makefile("rb").read()
+    assert reply.split()[1] == str(status).encode()
 
 
 def test_compressed_bodies_are_not_taken(client) -> None:

@@ -20,9 +20,13 @@ class BodyReader:
         """Read a whole body. The caller gives it back with `release` when the request has ended.
 
         Raises:
-            RefusalError: 413 too large, 408 too slow, 400 empty, 415 compressed, 417 another expectation, 503 no room.
+            RefusalError: 413 too large, 408 too slow, 400 empty, 415 compressed, 417 another expectation, 501 another
+                transfer coding, 503 no room.
         """
         limit = self._limits.body_bytes_max
+        if request.headers.get(hdrs.TRANSFER_ENCODING, "chunked").strip().lower() != "chunked":
+            # RFC 9112, 6.1: what is not understood; the parser has refused what does not end in chunked already.
+            raise RefusalError(501, "no transfer coding but chunked is taken", close=True)
         if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
             # A few kilobytes can unpack to gigabytes; clients that have bandwidth to save can send raw tensors.
             raise RefusalError(415, "compressed bodies are not taken", close=True)

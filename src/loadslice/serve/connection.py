@@ -37,6 +37,8 @@ def refuse(refusal: RefusalError) -> web.Response:
         headers=None if refusal.retry_after_ns is None else retry_headers(refusal.retry_after_ns),
     )
     response.headers[hdrs.SERVER] = SERVER_NAME
+    if refusal.allow:
+        response.headers[hdrs.ALLOW] = ", ".join(refusal.allow)
     if refusal.close:
         response.force_close()
     return response
@@ -45,7 +47,7 @@ def refuse(refusal: RefusalError) -> web.Response:
 class _Connection(web.RequestHandler):
     """One client's connection."""
 
-    __slots__ = ("_cut_off", "_limits")
+    __slots__ = ("_cut_off", "_limits", "heard_s", "is_reserved")
 
     def __init__(
         self, manager: "HttpServer", *, limits: Limits, loop: asyncio.AbstractEventLoop, **options: Any
@@ -53,12 +55,29 @@ class _Connection(web.RequestHandler):
         super().__init__(manager, loop=loop, **options)
         self._limits = limits
         self._cut_off: asyncio.TimerHandle | None = None
+        self.heard_s = loop.time()
+        """When the client last sent something, or connected."""
+        self.is_reserved = False
+        """Whether it is beyond the limit, for health and metrics only."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is lost when it is closed: no request is being handled, waits, or is likely on its way."""
+        return (
+            self._current_request is None
+            and not self._messages
+            and self.transport is not None
+            and not self.transport.is_closing()
+            and self._loop.time() - self.heard_s >= self._limits.idle_s
+        )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection, or tell the client that there are too many."""
         assert isinstance(transport, asyncio.Transport)
-        assert self._manager is not None
-        if len(self._manager.connections) >= self._limits.connections_max:
+        assert isinstance(self._manager, HttpServer)
+        count = len(self._manager.connections)
+        self.is_reserved = count >= self._limits.connections_max and not self._manager.close_idle()
+        if self.is_reserved and count >= self._limits.connections_max + self._limits.connections_reserved:
             body = msgspec.json.encode({"error": "too many connections"})
             status = HTTPStatus.SERVICE_UNAVAILABLE
             head = (
@@ -72,6 +91,11 @@ class _Connection(web.RequestHandler):
         super().connection_made(transport)
         # Writing then counts as paused while even one byte has not been accepted by the operating system.
         transport.set_write_buffer_limits(high=0)
+
+    def data_received(self, data: bytes) -> None:
+        """The client has sent something."""
+        self.heard_s = self._loop.time()
+        super().data_received(data)
 
     def pause_writing(self) -> None:
         """The client does not read as fast as we write: it has `Limits.reply_timeout_s` from here."""
@@ -119,6 +143,11 @@ class _Connection(web.RequestHandler):
         return refuse(RefusalError(status, text, close=True))
 
 
+def is_reserved(request: web.BaseRequest) -> bool:
+    """Whether a request came on a connection that is kept for health and metrics."""
+    return isinstance(request.protocol, _Connection) and request.protocol.is_reserved
+
+
 class HttpServer(web.Server):
     """Makes connections."""
 
@@ -134,6 +163,14 @@ class HttpServer(web.Server):
             read_bufsize=1 << 18,
         )
         self._limits = limits
+
+    def close_idle(self) -> bool:
+        """Close the connection that has been idle longest; false: none is idle."""
+        idle = [one for one in self.connections if isinstance(one, _Connection) and one.is_idle]
+        if not idle:
+            return False
+        min(idle, key=lambda one: one.heard_s).force_close()
+        return True
 
     def __call__(self) -> web.RequestHandler:
         """Make the protocol of one new connection."""

@@ -224,10 +224,10 @@ class Engines:
                 self.suspects.add(engine)
         return sorted(silent)
 
-    def stop(self) -> list[str]:
-        """End every worker; returns those that are hung in a runtime and were left behind."""
+    def stop(self, join_timeout_s: float = JOIN_TIMEOUT_S) -> list[str]:
+        """End every worker; returns those that did not end within the time, each, and were left behind."""
         for worker in self._workers:
             worker.finish()
         for worker in self._workers:
-            worker.join(JOIN_TIMEOUT_S)
+            worker.join(join_timeout_s)
         return [worker.name for worker in self._workers if worker.is_alive()]

@@ -2,14 +2,16 @@ import msgspec
 import pytest
 
 from loadslice.policy.columns import FOREVER
-from loadslice.serve.envelope import EnvelopeReader
+from loadslice.policy.versions import NO_KEY, hash_ppm
+from loadslice.serve.envelope import EnvelopeReader, key_of
 from loadslice.serve.limits import Limits
 from loadslice.serve.refusals import RefusalError
 from loadslice.spec.pipeline import Pipeline, check
 
-PIPELINE = b"""
+PIPELINE = """
 version: 1
 pipeline: p
+tenants: {gold: {share: 0.5}, büro: {share: 0.2}}
 deadline_ms: 100
 classes: {sheddable: {deadline_ms: 7}}
 engines: {a: {backend: onnxruntime}, b: {backend: openvino}}
@@ -19,7 +21,7 @@ stages:
     engines: [a, b]
     prefer: rules
     rules: [{when: {source: batch}, to: b}, {when: {source: api}, to: a}]
-"""
+""".encode()
 
 
 @pytest.fixture
@@ -56,6 +58,37 @@ def test_a_request_id_is_kept_before_a_trace_id(reader) -> None:
     assert reader.read({"traceparent": "t"}, 0).id == "t"
 
 
+def test_tenants_with_a_guarantee_have_a_number_and_others_keep_their_name(reader) -> None:
+    read = [reader.read({"x-loadslice-tenant": name}, 0) for name in ("gold", "büro", "somebody")]
+    assert [(one.tenant, one.tenant_index) for one in read] == [("gold", 1), ("büro", 2), ("somebody", 0)]
+    assert (reader.read({}, 0).tenant, reader.read({}, 0).tenant_index) == (None, 0)
+
+
+@pytest.mark.parametrize("value", ["t" * 65, "two\twords", "line\x7f", "\u202egold"])
+def test_a_tenant_that_no_list_could_show_is_refused(reader, value) -> None:
+    with pytest.raises(RefusalError, match="x-loadslice-tenant"):
+        reader.read({"x-loadslice-tenant": value}, 0)
+
+
+def test_a_key_is_a_number_that_the_core_holds_and_the_same_in_every_process(reader) -> None:
+    assert reader.read({}, 0).key == NO_KEY
+    assert reader.read({"x-loadslice-key": "user 7"}, 0).key == key_of("user 7") == 693782143237273724
+    keys = [key_of(f"user {number}") for number in range(2000)]
+    assert all(0 <= key < 2**63 for key in keys)
+    assert 400 < sum(hash_ppm(key) < 250_000 for key in keys) < 600, "a quarter of them, about"
+
+
+def test_tokens_are_unknown_until_the_client_says(reader) -> None:
+    assert reader.read({}, 0).tokens == -1
+    assert reader.read({"x-loadslice-tokens": "512"}, 0).tokens == 512
+
+
+@pytest.mark.parametrize("value", ["", "-1", "1.5", "1e3", "１", "1" * 10])
+def test_tokens_that_are_no_number_are_refused(reader, value) -> None:
+    with pytest.raises(RefusalError, match="x-loadslice-tokens"):
+        reader.read({"x-loadslice-tokens": value}, 0)
+
+
 @pytest.mark.parametrize("value", ["", "0", "-3", "1e9", "1e3", "nan", "0x10", "five", "1_0", " 5", "５", "86400001"])
 def test_a_deadline_that_is_none_is_refused(reader, value) -> None:
     with pytest.raises(RefusalError, match="x-loadslice-deadline-ms"):
@@ -69,7 +102,9 @@ def test_an_attempt_that_is_no_small_number_is_refused(reader, value) -> None:
         reader.read({"x-loadslice-attempt": value}, 0)
 
 
-@pytest.mark.parametrize("name", ["x-request-id", "traceparent", "x-loadslice-source", "x-loadslice-input"])
+@pytest.mark.parametrize(
+    "name", ["x-request-id", "traceparent", "x-loadslice-source", "x-loadslice-input", "x-loadslice-tenant"]
+)
 def test_names_are_utf8(reader, name) -> None:
     assert "büro" in reader.read({name: "büro"}, 0)
     not_utf8 = b"a\xff\xfe".decode("utf-8", "surrogateescape")

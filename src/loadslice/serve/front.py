@@ -18,7 +18,7 @@ from loadslice.serve import oip, oip_reply
 from loadslice.serve.admission import Admission
 from loadslice.serve.body import BodyReader
 from loadslice.serve.clock import Clock
-from loadslice.serve.connection import SERVER_NAME, refuse
+from loadslice.serve.connection import SERVER_NAME, is_reserved, refuse
 from loadslice.serve.degraded import DegradedReplies
 from loadslice.serve.envelope import Envelope, EnvelopeReader
 from loadslice.serve.health import Health
@@ -35,6 +35,8 @@ Route = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 LOADING_HINT_NS = NS_PER_S
+RESERVED_PATHS = ("/v2/health/live", "/v2/health/ready", "/metrics")
+"""What reserved connections are for."""
 PLATFORM = "loadslice_pipeline"
 
 
@@ -97,6 +99,8 @@ class Front:
         """Answer one request, whatever it is."""
         self.active += 1
         try:
+            if is_reserved(request):
+                return await self._answer_reserved(request)
             return await self._route(request)(request)
         except RefusalError as refusal:
             if self.service is not None:
@@ -105,13 +109,22 @@ class Front:
         finally:
             self.active -= 1
 
+    async def _answer_reserved(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer on a connection beyond the limit: whoever looks after this server reaches it when clients do not."""
+        if request.path not in RESERVED_PATHS:
+            raise RefusalError(503, "too many connections", retry_after_ns=LOADING_HINT_NS, close=True)
+        response = await self._route(request)(request)
+        response.force_close()
+        return response
+
     def _route(self, request: web.BaseRequest) -> Route:
         methods = self._routes.get(request.path)
         if methods is None:
             raise RefusalError(404, self._unknown(request.path))
         method = "GET" if request.method == "HEAD" else request.method
         if method not in methods:
-            raise RefusalError(405, f"this path takes {', '.join(methods)}")
+            allow = [*methods, "HEAD"] if "GET" in methods else [*methods]
+            raise RefusalError(405, f"this path takes {', '.join(methods)}", allow=allow)
         return methods[method]
 
     def _unknown(self, path: str) -> str:

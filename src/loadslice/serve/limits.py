@@ -13,6 +13,11 @@ class Limits:
     held_bytes_max: int = 1024 * MEBIBYTE
     """Bodies of all requests inside and replies being sent, together; the next body is told to come back."""
     connections_max: int = 1024
+    """At this many, the one that has been idle longest makes room for the next; where none is idle, that is refused."""
+    idle_s: float = 1.0
+    """A connection is not called idle before this long after it was opened, or the client was last heard of."""
+    connections_reserved: int = 16
+    """Connections beyond that, for health and metrics only."""
     body_timeout_s: float = 30.0
     """Longest time a whole body may take to arrive."""
     reply_timeout_s: float = 30.0

@@ -1,5 +1,6 @@
 """What a client is told when it does not get an answer. Never a path, an address or the name of an exception."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from loadslice.spec.outcome import Outcome, Reason
@@ -20,14 +21,24 @@ class RefusalError(Exception):
         text: One line for the client.
         retry_after_ns: When to come back, where that helps.
         close: Close the connection after it; what the client still sends would not be read.
+        allow: Methods that this path takes, where another was used.
     """
 
-    def __init__(self, status: int, text: str, *, retry_after_ns: int | None = None, close: bool = False) -> None:
+    def __init__(
+        self,
+        status: int,
+        text: str,
+        *,
+        retry_after_ns: int | None = None,
+        close: bool = False,
+        allow: Sequence[str] = (),
+    ) -> None:
         super().__init__(text)
         self.status = status
         self.text = text
         self.retry_after_ns = retry_after_ns
         self.close = close
+        self.allow = allow
 
 
 class _Answer(NamedTuple):

@@ -1,7 +1,6 @@
 """One live server: opens the port, loads, warms, serves, drains, closes the journal."""
 
 import asyncio
-import contextlib
 import logging
 import sys
 from pathlib import Path
@@ -14,12 +13,13 @@ from loadslice.serve.clock import Clock
 from loadslice.serve.connection import HttpServer
 from loadslice.serve.datatypes import name_of
 from loadslice.serve.degraded import DegradedReplies, load_degraded
-from loadslice.serve.engines import SWITCH_INTERVAL_S, Engines
+from loadslice.serve.engines import JOIN_TIMEOUT_S, SWITCH_INTERVAL_S, Engines
 from loadslice.serve.front import Front, Service
 from loadslice.serve.health import Health
 from loadslice.serve.limits import Limits
 from loadslice.serve.listener import close_listener, open_listener
 from loadslice.serve.metrics import Metrics
+from loadslice.serve.refusals import NS_PER_S
 from loadslice.serve.request import Batch, Request
 from loadslice.serve.shell import Shell, warm_kernels
 from loadslice.serve.stages import LoadedStage, close_stages, load_stages
@@ -91,6 +91,7 @@ class Server:
         self._flush: asyncio.TimerHandle | None = None
         self._http: HttpServer | None = None
         self._listener: asyncio.Server | None = None
+        self._hurry = asyncio.Event()
         self._switch_interval_s = sys.getswitchinterval()
 
     @property
@@ -139,28 +140,38 @@ class Server:
             await self._close_front()
             return
         shell.drain()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.drain_s):
-                await shell.idle()
+        began_ns = self._clock.now_ns()
+        await self._idle(shell, self.drain_s)
         cut = shell.cancel_all()
         if cut:
-            log.warning("%d requests were still inside after %g s and were cancelled", cut, self.drain_s)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CUT_OFF_S):
-                await shell.idle()
+            waited_s = (self._clock.now_ns() - began_ns) / NS_PER_S
+            log.warning("%d requests were still inside after %.1f s and were cancelled", cut, waited_s)
+        await self._idle(shell, CUT_OFF_S)
         await self._close_front()
         shell.close()
         if self._watch is not None:
             self._watch.stop()
         if self._degraded is not None:
             self._degraded.stop()
-        hung = await asyncio.to_thread(engines.stop)
+        hung = await asyncio.to_thread(engines.stop, 0.0 if self._hurry.is_set() else JOIN_TIMEOUT_S)
         if hung:
             log.warning("workers that did not come back: %s", ", ".join(hung))
         else:
             close_stages(self._stages)
         sys.setswitchinterval(self._switch_interval_s)
         await self._close_journal(shell)
+
+    def hurry(self) -> None:
+        """Have `stop` wait for nothing: what is inside is cut off with an outcome, and the journal closed."""
+        self._hurry.set()
+
+    async def _idle(self, shell: Shell, timeout_s: float) -> None:
+        """Wait until nothing is inside, the time is over, or there is a hurry."""
+        waiting = [asyncio.ensure_future(shell.idle()), asyncio.ensure_future(self._hurry.wait())]
+        await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for one in waiting:
+            one.cancel()
+        await asyncio.wait(waiting)
 
     async def drained(self, timeout_s: float = 30.0) -> None:
         """Wait until nothing is inside; for tests and for whoever stops a load before stopping the server."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import os
 import signal
 import sys
 import tempfile
@@ -17,6 +18,9 @@ from loadslice.serve.server import Server
 from loadslice.spec import latency, pipeline
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import reason, write_bytes
+
+INTERRUPTED = 130
+"""Exit code of a command that was cut short."""
 
 _path = click.Path(path_type=Path)
 
@@ -42,7 +46,7 @@ def command(
     ready_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Run a pipeline until SIGTERM or SIGINT, then finish what is inside."""
+    """Run a pipeline until SIGTERM or SIGINT, then finish what is inside; a second signal cuts that short."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     if ready_file is not None:
         _clear(ready_file)
@@ -83,10 +87,20 @@ def _is_loopback(host: str) -> bool:
 
 
 async def _serve(server: Server, served: pipeline.Pipeline, ready_file: Path | None, *, as_json: bool) -> None:
-    asked_to_stop = asyncio.Event()
+    asked_to_stop, hurried = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def ask_to_stop() -> None:
+        if not asked_to_stop.is_set():
+            asked_to_stop.set()
+        elif starting.done() and not hurried.is_set():
+            hurried.set()
+            server.hurry()
+        else:
+            os._exit(INTERRUPTED)  # while models load there is nothing to lose, and no thread can be told to stop
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked_to_stop.set)
+        loop.add_signal_handler(number, ask_to_stop)
     say(f"loading pipeline {served.pipeline}")
     starting = asyncio.ensure_future(server.start())
     stopping = asyncio.ensure_future(asked_to_stop.wait())
@@ -113,3 +127,5 @@ async def _serve(server: Server, served: pipeline.Pipeline, ready_file: Path | N
     await server.stop()
     ended = ", ".join(f"{outcome.name.lower()} {count}" for outcome, count in server.outcomes.items() if count)
     say(f"stopped: {sum(server.outcomes.values())} requests ({ended or 'none'})")
+    if hurried.is_set():
+        raise click.exceptions.Exit(INTERRUPTED)
