@@ -78,6 +78,10 @@ def test_a_canary_gets_its_exact_share_and_every_reply_says_which_version_made_i
                 seen[version] += 1
 
             await asyncio.gather(*(one(number) for number in range(1, 41)))
+            values = await scraped(client)
+            assert values['loadslice_canary_split_requests{version="canary"}'] == 10
+            assert values['loadslice_version_requests_total{outcome="completed",version="stable"}'] == 30
+            assert values['loadslice_version_request_seconds_count{version="canary"}'] == 10
 
     asyncio.run(run())
     assert seen == {"stable": 30, "canary": 10}
@@ -153,6 +157,11 @@ def test_models_built_for_some_row_counts_serve_any_and_padding_never_comes_back
                 assert (await ask(client, "padded", given))[2] == (-2 * given).tolist()
 
             await asyncio.gather(*(one(100 * number, 1 + number % 4) for number in range(30)))
+            rows = 4 * sum(
+                value for name, value in (await scraped(client)).items() if "double" in name and "closed" in name
+            )
+            padding = (await scraped(client))['loadslice_padding_rows_total{engine="ort",stage="double"}']
+            assert rows - padding == sum(1 + number % 4 for number in range(30))
             status, _, error = await ask(client, "padded", np.zeros((5, 4)))
             assert (status, error) == (400, "input 'x' has shape 5x4, it must be 4x4.")
 

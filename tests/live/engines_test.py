@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from loadslice.backends.base import open_backend
@@ -72,14 +73,43 @@ def test_a_runtime_that_has_failed_is_left_alone_until_it_is_well(pipeline, fold
     asyncio.run(run())
 
 
-def test_one_slot_that_hangs_leaves_the_engine_its_others(pipeline, folder, gate, serving, infer, until) -> None:
+@pytest.mark.parametrize(("requests", "up"), [(1, True), (2, False)])
+def test_one_slot_that_hangs_leaves_the_engine_its_others_and_both_take_it_down(
+    pipeline, folder, gate, serving, infer, until, requests, up
+) -> None:
+    gated = pipeline("gated")
+    timed = msgspec.structs.replace(gated.stages[0], timeout_ms=50)
+    served = msgspec.structs.replace(gated, stages=[timed, gated.stages[1]])
+
     async def run() -> None:
         gate("shut")
-        limits = Limits(probe_interval_s=0.05)
-        async with serving(pipeline("gated"), folder, limits=limits) as (server, client):
-            hung = asyncio.ensure_future(infer(client, "gated", {"x-loadslice-deadline-ms": "100"}))
-            assert (await hung)[0] == 504
-            assert is_up(server, 0), "a stage without a timeout states no time that it could have hung past"
+        limits = Limits(probe_interval_s=0.05, round_trip_timeout_s=0.1)
+        async with serving(served, folder, limits=limits) as (server, client):
+            hung = [asyncio.ensure_future(infer(client, "gated")) for _ in range(requests)]
+            assert {status for status, _ in await asyncio.gather(*hung)} == {504}
+            if up:
+                await until(lambda: server._engines.answer(1) is True)
+                assert is_up(server, 0)
+            else:
+                await until(lambda: not is_up(server, 0))
+                assert (await infer(client, "gated"))[0] == 502
+            gate("open")
+            await until(lambda: is_up(server, 0) and not server._watch._asked_ns)
+            assert (await infer(client, "gated"))[0] == 200
+
+    asyncio.run(run())
+
+
+def test_a_stage_without_a_timeout_states_no_time_that_it_could_have_hung_past(
+    pipeline, folder, gate, serving, infer
+) -> None:
+    async def run() -> None:
+        gate("shut")
+        async with serving(pipeline("gated"), folder, limits=Limits(probe_interval_s=0.01)) as (server, client):
+            late = await infer(client, "gated", {"x-loadslice-deadline-ms": "200"})
+            assert late[0] == 504
+            assert is_up(server, 0)
+            assert not server._watch._asked_ns
             gate("open")
             assert (await infer(client, "gated"))[0] == 200
 

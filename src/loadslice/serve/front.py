@@ -74,7 +74,6 @@ class Front:
         self._clock = clock
         self._envelopes = EnvelopeReader(pipeline, limits)
         self._bodies = BodyReader(limits)
-        self._has_canary = any(stage.canary is not None for stage in pipeline.stages)
         self._stage_names = [quote(stage.name) for stage in pipeline.stages]
         self._engine_names = [quote(name) for name in pipeline.engines]
         self._routes = self._make_routes()
@@ -271,7 +270,7 @@ class Front:
         }
         if inside.reason is Reason.DEGRADED:
             headers["x-loadslice-degraded"] = self._stage_names[inside.stage]
-        if self._has_canary and inside.version is not None:
+        if inside.version is not None:
             headers["x-loadslice-version"] = VERSIONS[inside.version]
         if reply.header_length is not None:
             headers[HEADER_LENGTH] = str(reply.header_length)

@@ -56,7 +56,6 @@ class JournalWriter:
         self._folder = folder
         self._pipeline = pipeline
         self._engines = list(pipeline.engines)
-        self._has_canary = any(stage.canary is not None for stage in pipeline.stages)
         self._requests: list[tuple[Any, ...]] = []
         self._stages: list[tuple[Any, ...]] = []
         self._parts = 0
@@ -106,7 +105,7 @@ class JournalWriter:
                 parse_ns,
                 request.reply_ns,
                 request.tenant,
-                VERSIONS[request.version] if self._has_canary and request.version is not None else None,
+                None if request.version is None else VERSIONS[request.version],
             )
         )
         self._stages.extend(self._stage_row(request.tag, passage) for passage in request.passages)

@@ -3,6 +3,7 @@ from array import array
 from pathlib import Path
 
 import msgspec
+import polars as pl
 import pytest
 
 from loadslice.policy.events import EVENT_COLUMNS
@@ -131,6 +132,29 @@ def test_parts_that_have_vanished_are_missed(tmp_path: Path, pipeline, done) -> 
     with pytest.raises(InputError, match="1 rows of requests were written, 0 are there"):
         close(writer, array("q"), 1)
     assert b'"clean": false' in (tmp_path / "journal.json").read_bytes()
+
+
+def test_a_journal_from_before_tenants_and_versions_were_kept_has_none_of_either(tmp_path, pipeline, done) -> None:
+    writer = JournalWriter(tmp_path, pipeline, None)
+    writer.add(ended(0, done))
+    close(writer, array("q"), 1)
+    path = tmp_path / "requests.parquet"
+    pl.read_parquet(path).drop(journal.LATER_COLUMNS).write_parquet(path)
+    kept = journal.load(tmp_path)
+    assert kept.requests.schema == journal.REQUEST_COLUMNS
+    assert kept.requests.row(0, named=True)["tenant"] is None
+
+
+def test_whose_a_request_was_and_which_version_served_it_is_kept(tmp_path, pipeline, done) -> None:
+    writer = JournalWriter(tmp_path, pipeline, None)
+    for tag, version in enumerate((None, 0, 1)):
+        request = ended(tag, done)
+        request.tenant, request.version = "gold", version
+        writer.add(request)
+    close(writer, array("q"), 3)
+    kept = journal.load(tmp_path).requests
+    assert kept["version"].to_list() == [None, "stable", "canary"]
+    assert kept["tenant"].to_list() == ["gold"] * 3
 
 
 def test_what_a_killed_run_has_written_can_be_read(tmp_path: Path, pipeline, done) -> None:

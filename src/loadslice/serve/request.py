@@ -54,7 +54,7 @@ class Request:
     tokens: int = -1
     """Prompt tokens; -1: not known."""
     version: int | None = None
-    """STABLE or CANARY; ``None``: it was refused before it had one."""
+    """STABLE or CANARY; ``None``: the pipeline has no canary, or it was refused before it had one."""
     tag: int = -1
     row: int = -1
     arrival_ns: int = -1

@@ -71,6 +71,8 @@ class Shell:
         """Over all effects, in order."""
         self.draining = False
         self._keep_events = keep_events
+        self._buckets: list[int] = tables.stages[:, c.S_BUCKETS].tolist()
+        self._has_canary = bool((tables.stages[:, c.S_LANES] > tables.stages[:, c.S_BUCKETS]).any())
         self._clock = clock
         self._dispatch = dispatch
         self._observer = observer
@@ -257,7 +259,8 @@ class Shell:
                 request = self._inside[tag]
                 assert request.work is not None
                 request.row = d
-                request.version = int(self.state.requests[d, c.R_VERSION])
+                if self._has_canary:
+                    request.version = int(self.state.requests[d, c.R_VERSION])
                 request.passages.append(Passage(a, b, Reason(detail), request.bucket, request.work.items, now_ns))
             else:
                 self._end(tag, Outcome(a), Reason(b), hint_ns=detail, stage=d, now_ns=now_ns)
@@ -265,7 +268,7 @@ class Shell:
         self._wake_idle()
 
     def _start(self, *, slot: int, engine: int, stage: int, lane: int, epoch: int, now_ns: int) -> None:
-        version, bucket = divmod(lane, int(self.tables.stages[stage, c.S_BUCKETS]))
+        version, bucket = divmod(lane, self._buckets[stage])
         padded = int(self.state.batches[slot, c.B_PADDED])
         count = int(self.state.batches[slot, c.B_COUNT])
         requests = [self._inside[tag] for tag in self.state.members[slot, :count, c.M_TAG].tolist()]

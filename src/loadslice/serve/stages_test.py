@@ -10,10 +10,11 @@ from onnx import TensorProto, helper
 
 from loadslice.serve.clock import Clock
 from loadslice.serve.request import Batch
-from loadslice.serve.stages import LoadedStage, close_stages, load_stages
+from loadslice.serve.stages import LoadedStage, check_memory, close_stages, load_stages
 from loadslice.serve.warm import warm_models
 from loadslice.spec.errors import InputError
-from loadslice.spec.pipeline import Pipeline, check
+from loadslice.spec.pipeline import Batch as BatchRule
+from loadslice.spec.pipeline import Canary, Engine, Pipeline, check
 from loadslice.spec.work import StageError, StageInputError, Work
 
 PIPELINE = """
@@ -63,6 +64,38 @@ def test_rows_are_padded_to_their_bucket_or_to_the_engines_only_shape(same, engi
     (result,) = run(same, engine, width).results
     assert result.tensors["y"].tolist() == [[1.0] * width + [0.0] * (padded - width)]
     assert result.context == width
+
+
+def test_rows_that_pad_a_batch_are_computed_and_never_come_back(pipeline, tmp_path) -> None:
+    padded = msgspec.structs.replace(
+        pipeline.stages[0], batch={"dynamic": BatchRule(size=8, pad_to=[2, 8])}, engines=["dynamic"], accept={}
+    )
+    stages = load_stages(msgspec.structs.replace(pipeline, stages=[padded]), tmp_path, Clock())
+    given = []
+    session = stages[0].stable.runners[0].session
+    run_session = session.run
+    session.run = lambda feeds, slot: (given.append(feeds["x"].copy()), run_session(feeds, slot))[1]
+    works = [Work({"x": np.full((rows, 3), rows, np.float32)}) for rows in (1, 2)]
+    batch = Batch(0, 1, 0, 0, 0, 0, 8, 0, [], [], works)
+    stages[0].stable.runners[0].run(batch, 0)
+    (rows,) = given
+    assert rows.shape == (8, 4)
+    assert rows[:3, :3].tolist() == [[1] * 3, [2] * 3, [2] * 3]
+    assert not rows[3:].any()
+    assert [result.tensors["y"][:, :3].tolist() for result in batch.results] == [[[1] * 3], [[2] * 3] * 2]
+    close_stages(stages)
+
+
+def test_an_engine_that_holds_its_models_is_taken_and_one_that_does_not_is_told_what_they_need(pipeline) -> None:
+    stage = msgspec.structs.replace(pipeline.stages[0], memory_mb=30, load_ms=5)
+    two = msgspec.structs.replace(stage, name="two", canary=Canary(model="same.onnx"))
+    for memory_mb, stages in ((30, [stage]), (90, [stage, two])):
+        engines = {name: Engine(backend="onnxruntime", memory_mb=memory_mb) for name in ("dynamic", "static")}
+        held = msgspec.structs.replace(pipeline, engines=engines, stages=stages)
+        check_memory(check(held, "p"))
+        engines = {name: Engine(backend="onnxruntime", memory_mb=memory_mb - 1) for name in ("dynamic", "static")}
+        with pytest.raises(InputError, match=f"memory_mb: {memory_mb - 1} is less than the {memory_mb} that"):
+            check_memory(msgspec.structs.replace(held, engines=engines))
 
 
 def test_copy_and_compute_are_stamped_apart(same) -> None:
