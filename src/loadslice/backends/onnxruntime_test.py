@@ -48,3 +48,13 @@ def test_a_precision_that_the_runtime_would_not_compute_is_refused(tmp_path: Pat
     model = checks.write_model(tmp_path / "m.onnx")
     with pytest.raises(InputError, match="has no bf16"):
         open_backend("onnxruntime").load(model, Engine(backend="onnxruntime", precision="bf16"))
+
+
+def test_graph_optimisation_can_be_turned_down_and_an_unknown_level_is_refused(tmp_path: Path) -> None:
+    model = checks.write_model(tmp_path / "m.onnx")
+    for level in ("none", "basic", "extended", "all"):
+        engine = Engine(backend="onnxruntime", options={"graph_optimization_level": level})
+        open_backend("onnxruntime").load(model, engine).close()
+    wrong = Engine(backend="onnxruntime", options={"graph_optimization_level": "most"})
+    with pytest.raises(InputError, match="graph_optimization_level: 'most' is none of none, basic, extended, all"):
+        open_backend("onnxruntime").load(model, wrong)
