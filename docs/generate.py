@@ -224,6 +224,7 @@ def endings() -> dict[tuple[Any, Any], str]:
 
     return {
         (Outcome.COMPLETED, Reason.NONE): "The last stage is done.",
+        (Outcome.COMPLETED, Reason.DEGRADED): "A stage that would have refused it has a degraded reply.",
         (
             Outcome.REJECTED,
             Reason.QUEUE_FULL,

@@ -248,15 +248,21 @@ def test_the_trace_example_reads(tmp_path: Path) -> None:
 
 def test_the_table_of_outcomes_knows_every_ending_in_the_core() -> None:
     """Pairs of outcome and reason, read from the calls that end a request."""
-    found = {(Outcome.COMPLETED, Reason.NONE)}
+    found = {(Outcome.COMPLETED, Reason.NONE), (Outcome.COMPLETED, Reason.DEGRADED)}
     for path in sorted((REPOSITORY / "src/loadslice/policy").glob("*.py")):
         if path.name.endswith("_test.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "(outcome, reason)":
+                for both in ast.walk(node.value):
+                    if isinstance(both, ast.Tuple):
+                        found |= pairs(*both.elts)
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
             if node.func.id == "finish":
                 found |= pairs(node.args[2], node.args[3])
+            elif node.func.id == "refuse":
+                found |= pairs(node.args[3], node.args[4])
     found |= {(Outcome.REJECTED, reason) for reason in refused_at_the_door()}
     assert found == set(generate.endings())
 

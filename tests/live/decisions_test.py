@@ -15,6 +15,7 @@ from loadslice.policy import events
 from loadslice.serve.envelope import key_of
 from loadslice.serve.limits import Limits
 from loadslice.serve.server import Server
+from loadslice.sim.check import check
 from loadslice.spec import journal
 from loadslice.spec.errors import InputError
 from loadslice.spec.outcome import Outcome
@@ -55,6 +56,7 @@ def test_whose_a_request_is_reaches_the_core_and_the_journal(pipeline, folder, t
 
     asyncio.run(run())
     kept = journal.load(tmp_path / "kept")
+    assert [finding for finding in check(kept, tmp_path / "kept") if not finding.held] == []
     assert kept.requests["tenant"].to_list() == ["gold", "büro", "somebody", None, None]
     arrivals = kept.events.filter(pl.col("kind") == events.ARRIVAL)
     assert arrivals["a9"].to_list() == [1, 2, 0, 0, 0]
@@ -86,6 +88,7 @@ def test_a_canary_gets_its_exact_share_and_every_reply_says_which_version_made_i
     asyncio.run(run())
     assert seen == {"stable": 30, "canary": 10}
     kept = journal.load(tmp_path / "kept")
+    assert [finding for finding in check(kept, tmp_path / "kept") if not finding.held] == []
     assert Counter(kept.requests["version"].to_list()) == seen
     assert set(kept.stages["bucket"].to_list()) == {0}, "a version is no shape"
 
@@ -219,7 +222,9 @@ def test_a_stage_that_would_refuse_answers_from_the_work_it_was_given(
             assert values['loadslice_degraded_total{stage="wait"}'] == 5
 
     asyncio.run(run())
-    requests = journal.load(tmp_path / "kept").requests
+    kept = journal.load(tmp_path / "kept")
+    assert [finding for finding in check(kept, tmp_path / "kept") if not finding.held] == []
+    requests = kept.requests
     assert Counter(requests["reason"].to_list()) == {"degraded": 5, "none": 1}
     assert set(requests["outcome"].to_list()) == {"completed"}
 

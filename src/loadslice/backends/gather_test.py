@@ -107,3 +107,12 @@ def test_no_rows_gives_empty_outputs_of_the_right_types() -> None:
         "y": ((0, 0, 7), "float32"),
         "n": ((0,), "int64"),
     }
+
+
+def test_a_batch_is_filled_up_to_the_rows_a_model_was_built_for() -> None:
+    inputs = [TensorInfo("x", np.dtype(np.float32), (4, 2)), TensorInfo("t", np.dtype(object), (4, 1))]
+    work = Work({"x": np.ones((3, 2), np.float32), "t": np.array([["a"], ["b"], ["c"]], object)})
+    feeds = gather([work], None, inputs, 4)
+    assert feeds["x"].tolist() == [[1, 1], [1, 1], [1, 1], [0, 0]]
+    assert feeds["t"].tolist() == [["a"], ["b"], ["c"], [""]]
+    assert gather([work], None, inputs, 2)["x"].shape == (3, 2), "rows are never cut off"

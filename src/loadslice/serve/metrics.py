@@ -101,7 +101,9 @@ class Metrics(Collector):
         self._padded = {
             (number, engine)
             for number, engine in self._passed
-            if (batch := pipeline.stages[number].batch.get(self._engines[engine])) is not None and batch.pad_to
+            if pipeline.stages[number].python is None
+            and (batch := pipeline.stages[number].batch.get(self._engines[engine])) is not None
+            and batch.pad_to
         }
         self._padding_rows = dict.fromkeys(self._padded, 0)
         self._downs = [0] * len(self._engines)
