@@ -178,8 +178,8 @@ L_HEAD, L_TAIL, L_COUNT, LANE_COLUMNS = range(4)
 ) = range(14)
 ENGINE_COLUMNS = N_WAITING + CLASSES
 
-# Live estimates (state.live): service of n rows = V_BASE_NS + n * V_ROW_NS
-V_BASE_NS, V_ROW_NS, LIVE_COLUMNS = range(3)
+# Live estimates (state.live): service of n rows = V_BASE_NS + n * V_ROW_NS; a row's part of a full batch = V_PART_NS
+V_BASE_NS, V_ROW_NS, V_PART_NS, LIVE_COLUMNS = range(4)
 
 # Flows (state.tenant_flows, state.stage_flows): who is served next among those with a guaranteed share. The last row of
 # each is the engine's own: its virtual time.

@@ -42,11 +42,9 @@ def service_ns(tables: Tables, state: State, stage: int, engine: int, lane: int,
 def work_ns(tables: Tables, state: State, stage: int, engine: int, lane: int, rows: int) -> int:
     """What a request adds to an engine's backlog: its rows, and its part of the base of a full batch."""
     speed = state.live[stage, lane, engine]
-    size = tables.pairs[stage, engine, c.P_BATCH_SIZE]
-    base_ns = speed[c.V_BASE_NS]
-    if rows < size:
-        base_ns = base_ns * rows // size
-    return int(base_ns + rows * speed[c.V_ROW_NS])
+    if rows < tables.pairs[stage, engine, c.P_BATCH_SIZE]:
+        return int(rows * speed[c.V_PART_NS])
+    return int(speed[c.V_BASE_NS] + rows * speed[c.V_ROW_NS])
 
 
 @kernel
@@ -108,4 +106,6 @@ def estimate(tables: Tables, state: State, stage: int, engine: int, lane: int) -
         scale = state.scale_ppm[stage, engine]
         speed[c.V_BASE_NS] = base_ns * scale // c.PPM
         speed[c.V_ROW_NS] = row_ns * scale // c.PPM
+    # Divided here, once a batch, and not at each arrival.
+    speed[c.V_PART_NS] = speed[c.V_ROW_NS] + speed[c.V_BASE_NS] // tables.pairs[stage, engine, c.P_BATCH_SIZE]
     set_quick(state, stage, engine, lane)

@@ -297,7 +297,8 @@ def fresh(tables: Tables, max_requests: int) -> State:
 def _first_estimates(tables: Tables) -> Int64s:
     """Before anything was seen, the table is all there is."""
     base_ns = np.where(tables.eligible == 1, tables.base_ns, c.BLOCKED_NS)
-    return np.ascontiguousarray(np.stack([base_ns, tables.row_ns], axis=-1).swapaxes(1, 2))
+    part_ns = tables.row_ns + base_ns // np.maximum(1, tables.pairs[:, :, c.P_BATCH_SIZE, None])
+    return np.ascontiguousarray(np.stack([base_ns, tables.row_ns, part_ns], axis=-1).swapaxes(1, 2))
 
 
 def _first_residents(tables: Tables) -> Int64s:

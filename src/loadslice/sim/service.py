@@ -378,4 +378,6 @@ def slot_ns(
     Arguments as `draw_ns`.
     """
     took_ns = service.pace * draw_ns(service, seed, now_ns, tag, stage, engine, bucket, rows)
+    if service.handover_ns[GRID - 1] == 0.0:
+        return took_ns
     return took_ns + on_grid(service.handover_ns, uniform(seed, tag, HANDOVER + stage))
