@@ -4,9 +4,9 @@ from loadslice.policy import columns as c
 from loadslice.policy.breaker import record
 from loadslice.policy.ends import finish, leave, mark_dirty
 from loadslice.policy.kernel import kernel, rare
+from loadslice.policy.layout import State, Tables
 from loadslice.policy.queues import unlink
 from loadslice.policy.routing import FAILED, place_apart, try_again
-from loadslice.policy.layout import State, Tables
 from loadslice.spec.outcome import Reason
 
 ENGINE_FAILED = int(Reason.ENGINE_FAILED)

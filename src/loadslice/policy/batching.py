@@ -29,9 +29,7 @@ def oldest_due_ns(tables: Tables, state: State, engine: int, lane: int) -> int:
             head = state.lanes[engine, priority, lane, tenant, c.L_HEAD]
             if head >= 0:
                 row = state.requests[head]
-                slack = row[c.R_EXPIRY_NS] - service_ns(
-                    tables, state, stage, engine, row[c.R_BUCKET], row[c.R_ITEMS]
-                )
+                slack = row[c.R_EXPIRY_NS] - service_ns(tables, state, stage, engine, row[c.R_BUCKET], row[c.R_ITEMS])
                 due = min(due, row[c.R_ENQUEUED_NS] + window_ns, slack)
     return int(due)
 
@@ -162,7 +160,8 @@ def costs_a_deadline(
     now_ns: int, tables: Tables, state: State, engine: int, request: int, rows: int, deadline_ns: int
 ) -> bool:
     """Whether a batch of ``rows`` with one more request is expected to end past the newcomer's deadline, or past the
-    earliest of its members' (``deadline_ns``) that it would keep without it."""
+    earliest of its members' (``deadline_ns``) that it would keep without it.
+    """
     row = state.requests[request]
     own_ns = row[c.R_DEADLINE_NS]
     if min(deadline_ns, own_ns) == c.FOREVER:
@@ -173,7 +172,9 @@ def costs_a_deadline(
     ends_ns = starts_ns + service_ns(tables, state, stage, engine, lane, rows + row[c.R_ITEMS])
     if ends_ns > own_ns:
         return True
-    return bool(ends_ns > deadline_ns and starts_ns + service_ns(tables, state, stage, engine, lane, rows) <= deadline_ns)
+    return bool(
+        ends_ns > deadline_ns and starts_ns + service_ns(tables, state, stage, engine, lane, rows) <= deadline_ns
+    )
 
 
 @kernel

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-
 from numpy.typing import NDArray
 
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds

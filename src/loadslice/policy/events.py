@@ -34,7 +34,12 @@ ITEMS_MAX = 1 << 31
 def is_well_formed(event: Int64s, tables: Tables, state: State) -> bool:
     """Whether a row from a file may be fed to the core: its kind, its time, and every index the core will use."""
     kind = event[0]
-    if not ARRIVAL <= kind <= ROLLOUT or kind == RESULT or event[1] < state.counters[c.C_NOW_NS] or event[1] >= c.FOREVER:
+    if (
+        not ARRIVAL <= kind <= ROLLOUT
+        or kind == RESULT
+        or event[1] < state.counters[c.C_NOW_NS]
+        or event[1] >= c.FOREVER
+    ):
         return False
     if kind == ARRIVAL:
         return bool(

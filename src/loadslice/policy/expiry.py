@@ -2,12 +2,12 @@
 
 from loadslice.policy import columns as c
 from loadslice.policy.breaker import record
+from loadslice.policy.deadlines import DEADLINE, EXPIRED
 from loadslice.policy.ends import finish
 from loadslice.policy.kernel import rare
-from loadslice.policy.queues import unlink
-from loadslice.policy.deadlines import DEADLINE, EXPIRED
-from loadslice.policy.routing import try_again
 from loadslice.policy.layout import State, Tables
+from loadslice.policy.queues import unlink
+from loadslice.policy.routing import try_again
 from loadslice.spec.outcome import Reason
 
 STAGE_TIMEOUT = int(Reason.STAGE_TIMEOUT)

@@ -103,9 +103,9 @@ def entry(*, inlined: bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
 def _compiled(function: Callable[P, R], *, inlined: bool, wrapped: bool) -> Callable[P, R]:
     if numba.config.DISABLE_JIT:
         return function
-    dispatcher = numba.njit(
-        **_FLAGS, forceinline=inlined, no_cpython_wrapper=not wrapped, no_cfunc_wrapper=True
-    )(function)
+    dispatcher = numba.njit(**_FLAGS, forceinline=inlined, no_cpython_wrapper=not wrapped, no_cfunc_wrapper=True)(
+        function
+    )
     call_template = dispatcher.get_call_template
 
     def of_plain_types(arguments: Any, keywords: Any) -> Any:

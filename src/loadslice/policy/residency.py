@@ -30,9 +30,7 @@ def room_bytes(tables: Tables, state: State, engine: int, droppable: int) -> int
     """Free memory of an engine; with ``droppable`` 1, what models that do not run would give back counts too."""
     room = tables.engines[engine, c.E_MEMORY_BYTES] * 1
     for stage in range(tables.stages.shape[0]):
-        if state.resident[engine, stage] >= 0 and (
-            droppable == 0 or is_running_model(tables, state, engine, stage)
-        ):
+        if state.resident[engine, stage] >= 0 and (droppable == 0 or is_running_model(tables, state, engine, stage)):
             room -= tables.pairs[stage, engine, c.P_MEMORY_BYTES]
     return int(room)
 

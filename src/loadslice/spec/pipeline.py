@@ -322,7 +322,9 @@ def _check_guarantees(pipeline: Pipeline, path: str) -> None:
         if guaranteed > 1 - LEAST_SHARE and any(
             engine in stage.engine_names and engine not in stage.share for stage in pipeline.stages
         ):
-            raise InputError(f"{path}: stages: shares of '{engine}' add up to {guaranteed:g}; nothing is left for others.")
+            raise InputError(
+                f"{path}: stages: shares of '{engine}' add up to {guaranteed:g}; nothing is left for others."
+            )
         if guaranteed > 1 + 1e-9:
             raise InputError(f"{path}: stages: shares of '{engine}' add up to {guaranteed:g}, more than everything.")
     steps = pipeline.rollout.steps
