@@ -86,8 +86,8 @@ def choose_class(now_ns: int, tables: Tables, state: State, engine: int) -> int:
     """The class whose turn it is: one that is owed its floor, else the highest that can be dispatched; -1: none can.
 
     Error diffusion again: each dispatch that a class waits through adds its floor to its credit, a whole credit is a
-    turn, the largest first. Of n dispatches while it waits it gets at least floor * n - m, m being the number of classes
-    with a floor. The lane of each class is left in ``state.choice``.
+    turn, the largest first. Of n dispatches while it waits it gets at least floor * n - m, m being the number of
+    classes with a floor. The lane of each class is left in ``state.choice``.
     """
     held_back = held_classes(tables, state, engine)
     floors = tables.run[c.W_HAS_FLOORS] == 1
@@ -115,7 +115,7 @@ def choose_class(now_ns: int, tables: Tables, state: State, engine: int) -> int:
 
 @kernel
 def keep_floors(tables: Tables, state: State, engine: int, served: int) -> None:
-    """A batch whose first is of class ``served`` was dispatched: who could have been and was not comes nearer a turn."""
+    """A batch whose first is of class ``served`` was dispatched: who could have been, and was not, comes nearer."""
     credit = state.floors[engine]
     for priority in range(c.CLASSES):
         if state.choice[priority] < 0:
@@ -159,8 +159,10 @@ def window_or_slack(now_ns: int, tables: Tables, state: State, engine: int, lane
 def costs_a_deadline(
     now_ns: int, tables: Tables, state: State, engine: int, request: int, rows: int, deadline_ns: int
 ) -> bool:
-    """Whether a batch of ``rows`` with one more request is expected to end past the newcomer's deadline, or past the
-    earliest of its members' (``deadline_ns``) that it would keep without it.
+    """Whether one more request would make a batch of ``rows`` end too late.
+
+    That is past the newcomer's own deadline, or past its members' earliest, ``deadline_ns``, if the batch would keep
+    that without it.
     """
     row = state.requests[request]
     own_ns = row[c.R_DEADLINE_NS]

@@ -126,7 +126,7 @@ def forget(state: State, stage: int, engine: int) -> None:
 
 @rare
 def another_is_well(tables: Tables, state: State, stage: int, engine: int) -> bool:
-    """Whether every shape this engine takes is taken by another, up and closed, at no less precision and no fewer rows."""
+    """Whether another engine, up and closed, takes every shape this one takes, at no less precision and rows."""
     mine = tables.pairs[stage, engine]
     for bucket in range(tables.eligible.shape[2]):
         if tables.eligible[stage, engine, bucket] == 0:

@@ -82,9 +82,10 @@ def newest(state: State, engine: int, priority: int, tenant: int) -> int:
     for lane in range(state.lanes.shape[2]):
         for owner in range(state.lanes.shape[3]):
             tail = state.lanes[engine, priority, lane, owner, c.L_TAIL]
-            if tail >= 0 and (tenant < 0 or tenant == owner):
-                if found < 0 or state.requests[tail, c.R_SEQUENCE] > state.requests[found, c.R_SEQUENCE]:
-                    found = tail
+            if tail < 0 or (tenant >= 0 and tenant != owner):
+                continue
+            if found < 0 or state.requests[tail, c.R_SEQUENCE] > state.requests[found, c.R_SEQUENCE]:
+                found = tail
     return int(found)
 
 

@@ -187,9 +187,10 @@ def place(now_ns: int, tables: Tables, state: State, request: int, admitted: int
         if target >= 0:
             engine = target
             reason = FAILOVER
-    if row[c.R_DEADLINE_NS] < c.FOREVER:
-        if dropped(now_ns, tables, state, request, engine, wait_ns(now_ns, tables, state, engine), ahead):
-            return
+    if row[c.R_DEADLINE_NS] < c.FOREVER and dropped(
+        now_ns, tables, state, request, engine, wait_ns(now_ns, tables, state, engine), ahead
+    ):
+        return
     if not has_room(tables, state, engine) and not make_room(now_ns, tables, state, request, engine, admitted):
         return
     settle(now_ns, tables, state, request, engine, reason)

@@ -90,7 +90,7 @@ def goes_first(tables: Tables, state: State, engine: int, request: int, other: i
 
 @rare
 def has_less(tables: Tables, state: State, engine: int, request: int, other: int) -> bool:
-    """The same where there are guarantees: whose stage, then whose tenant, has had less of its share; then by arrival."""
+    """The same where there are guarantees: whose stage, then whose tenant, has had less; then by arrival."""
     row = state.requests[request]
     against = state.requests[other]
     priority = row[c.R_CLASS]

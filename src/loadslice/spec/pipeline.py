@@ -361,7 +361,8 @@ def _check_shared(stage: Stage, pipeline: Pipeline, place: str) -> None:
         pads = batch.pad_to
         if pads and (sorted(set(pads)) != pads or pads[0] < 1 or pads[-1] != batch.size or len(pads) > PADS_MAX):
             raise InputError(
-                f"{place}.batch.{name}.pad_to: {pads} must rise, end at the size ({batch.size}) and name at most {PADS_MAX}."
+                f"{place}.batch.{name}.pad_to: {pads} must rise, end at the size ({batch.size}) "
+                f"and name at most {PADS_MAX}."
             )
 
 
