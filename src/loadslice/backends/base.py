@@ -15,12 +15,17 @@ import numpy as np
 
 from loadslice.spec.errors import InputError, MissingExtraError
 from loadslice.spec.pipeline import Engine
+from loadslice.spec.twin import TWIN
 from loadslice.spec.work import StageInputError, Tensor
 
 PYTHON = "python"
 """The backend of engines that run Python stages; it loads no model."""
 
-_MODULES = {"onnxruntime": "loadslice.backends.onnxruntime", "openvino": "loadslice.backends.openvino"}
+_MODULES = {
+    "onnxruntime": "loadslice.backends.onnxruntime",
+    "openvino": "loadslice.backends.openvino",
+    TWIN: "loadslice.backends.twin",
+}
 
 BACKENDS = (*_MODULES, PYTHON)
 """What ``engines.NAME.backend`` may say."""
