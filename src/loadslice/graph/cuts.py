@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from loadslice.graph.costs import work
-from loadslice.graph.memory import reads
 from loadslice.graph.operands import UnknownCostError
+from loadslice.graph.order import reads
 from loadslice.graph.shapes import Body, Step, model_inputs
 
 CALLER = -1

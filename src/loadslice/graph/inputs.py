@@ -1,6 +1,7 @@
 """The shapes a user gives for a model's inputs, checked against what the file says about them."""
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -75,6 +76,17 @@ def declared_shape(info: onnx.ValueInfoProto) -> list[int | str | None] | None:
         dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else dim.dim_param or None
         for dim in info.type.tensor_type.shape.dim
     ]
+
+
+def fix_inputs(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Write shapes into a model's inputs: a runtime then knows every shape before it runs, and plans memory by it."""
+    for info in model_inputs(model.graph):
+        if info.name in shapes:
+            declared = info.type.tensor_type.shape
+            del declared.dim[:]
+            declared.SetInParent()
+            for size in shapes[info.name]:
+                declared.dim.add().dim_value = size
 
 
 def shape_text(shape: list[int | str | None] | None) -> str:

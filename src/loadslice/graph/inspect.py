@@ -8,7 +8,7 @@ import onnx
 
 from loadslice.graph import census, inputs, roofline
 from loadslice.graph.load import graphs, load
-from loadslice.graph.memory import peak_activation_bytes
+from loadslice.graph.memory import plan
 from loadslice.graph.shapes import Body, infer, model_inputs
 from loadslice.spec.coverage import Coverage, Disagreement, Remedy
 from loadslice.spec.device import Device
@@ -46,7 +46,8 @@ def inspect(path: Path, shapes: dict[str, list[int]] | None, devices: Sequence[D
     known = not open_inputs
     flops = sum(node.flops or 0 for node in nodes) if known else None
     moved = sum(node.bytes or 0 for node in nodes) if known else None
-    peak = peak_activation_bytes(body, [info.name for info in model_inputs(model.graph)])
+    memory = plan(body, [info.name for info in model_inputs(model.graph)])
+    peak = memory.peak_bytes if memory is not None else None
     _check_size(path, [flops, moved, peak, *(n.flops for n in nodes), *(n.bytes for n in nodes)])
     result = Inspection(
         model=str(path),
@@ -65,6 +66,7 @@ def inspect(path: Path, shapes: dict[str, list[int]] | None, devices: Sequence[D
         compulsory_bytes=_compulsory_bytes(model, body, sum(weight_dtypes.values())),
         intensity_flop_per_byte=flops / moved if flops is not None and moved else None,
         peak_activation_bytes=peak,
+        memory=memory,
         complete=all(node.reason is None for node in nodes),
         dynamic_inputs=dynamic,
         ops=census.op_counts(model, nodes),

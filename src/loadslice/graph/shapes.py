@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import TensorProto, defs, helper
 
@@ -96,12 +98,17 @@ def model_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     return [info for info in graph.input if info.name not in stored]
 
 
-def infer(model: onnx.ModelProto, shapes: Mapping[str, list[int]]) -> Body:
+def infer(
+    model: onnx.ModelProto,
+    shapes: Mapping[str, list[int]],
+    contents: Mapping[str, npt.NDArray[np.generic]] | None = None,
+) -> Body:
     """Walk a checked model.
 
     Args:
         model: From `load`.
         shapes: Input name to shape, checked by `inputs.check_shapes`.
+        contents: Of inputs that hold a single number, such as a sampling rate that decides a branch; others are left.
 
     Raises:
         InputError: The given shapes cannot run through the model.
@@ -115,7 +122,9 @@ def infer(model: onnx.ModelProto, shapes: Mapping[str, list[int]]) -> Body:
     for info in model_inputs(model.graph):
         given = shapes.get(info.name)
         elem = info.type.tensor_type.elem_type
-        env[info.name] = Value(tensor_type(elem, tuple(given)) if given is not None else _bound(info.type, symbols))
+        kind = tensor_type(elem, tuple(given)) if given is not None else _bound(info.type, symbols)
+        content = (contents or {}).get(info.name)
+        env[info.name] = Value(kind, content if content is not None and content.size == 1 else None)
     return _Walk(model, symbols, given=bool(shapes)).graph(model.graph, env, "")
 
 

@@ -11,7 +11,7 @@ import onnx
 from onnx import helper
 
 from loadslice.graph.cuts import CALLER, Flow
-from loadslice.graph.memory import reads
+from loadslice.graph.order import reads
 from loadslice.graph.shapes import Body, model_inputs
 from loadslice.graph.values import Value, tensor_type
 from loadslice.spec.errors import InputError

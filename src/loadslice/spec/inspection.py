@@ -140,6 +140,30 @@ class DeviceFit(msgspec.Struct, frozen=True, kw_only=True):
     """Source and basis of each device figure used."""
 
 
+class LiveTensor(msgspec.Struct, frozen=True, kw_only=True):
+    """An activation that is in memory at the peak."""
+
+    name: str
+    bytes: int
+
+
+class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Activations over one run, as ONNX Runtime's sequential executor keeps them; kernels' scratch is not in it."""
+
+    input_bytes: int
+    """The model's inputs: the caller's, held for the whole run."""
+    arena_bytes: int
+    """Peak of everything the run itself allocates, outputs included."""
+    peak_bytes: int
+    """Both."""
+    at: str | None
+    """The node during which the peak is reached."""
+    tensors: list[LiveTensor]
+    """The largest that are in memory then."""
+    unshared_bytes: int
+    """If nothing were freed or shared."""
+
+
 class ShapeCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Inferred shapes against those one real run produced."""
 
@@ -176,7 +200,9 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """Weights, inputs and outputs, once each: what moves however well a runtime fuses."""
     intensity_flop_per_byte: float | None
     peak_activation_bytes: int | None
-    """Largest sum of live activation bytes in the file's node order; weights excluded, views share memory."""
+    """Largest sum of live activation bytes over a run, inputs and outputs included, weights excluded."""
+    memory: MemoryPlan | None = None
+    """What is alive at that peak, and which part of it the runtime allocates; ``None``: a size is unknown."""
     complete: bool
     """Every node's cost is known."""
     dynamic_inputs: list[DynamicInput]
