@@ -173,15 +173,47 @@ def test_models_built_for_some_row_counts_serve_any_and_padding_never_comes_back
     assert stages["batch_rows"].max() <= 4, "rows of requests, not of padding"
 
 
-def test_an_engine_that_cannot_hold_its_models_is_refused_with_what_it_needs(pipeline, folder) -> None:
+def test_an_engine_that_does_not_hold_its_models_loads_and_drops_them_by_turns(
+    pipeline, folder, tmp_path, serving
+) -> None:
     tiny = pipeline("tiny")
-    small = tiny.engines | {"ort": Engine(backend="onnxruntime", memory_mb=99)}
-    stages = [msgspec.structs.replace(stage, engine="ort", batch={}, memory_mb=50, load_ms=1) for stage in tiny.stages]
+    engines = {"ort": Engine(backend="onnxruntime", memory_mb=99, max_inflight=2)}
+    stages = [
+        msgspec.structs.replace(stage, engine="ort", batch={}, memory_mb=50, load_ms=0.01) for stage in tiny.stages
+    ]
+    served = msgspec.structs.replace(tiny, engines=engines, stages=stages)
 
     async def run() -> None:
-        served = msgspec.structs.replace(tiny, engines=small, stages=stages)
+        async with serving(served, folder, journal=tmp_path / "kept") as (server, client):
+            runners = [stage.stable.runners[0] for stage in server._stages]
+            assert [runner.is_open for runner in runners] == [True, False], "the first that fits"
+            for number in range(1, 6):
+                assert (await ask(client, "tiny", [number, 0, 0, 0]))[2] == [[-2 * number, 0, 0, 0]]
+                assert [runner.is_open for runner in runners] == [False, True]
+            many = await asyncio.gather(*(ask(client, "tiny", [number, 0, 0, 0]) for number in range(1, 31)))
+            assert [rows[0][0] for _, _, rows in many] == [-2 * number for number in range(1, 31)]
+            assert sum(runner.is_open for runner in runners) == 1, "both together do not fit"
+            async with client.get("/v2/health/ready") as reply:
+                assert reply.status == 200
+            values = await scraped(client)
+            assert values['loadslice_model_loads_total{engine="ort"}'] >= 10
+            assert values['loadslice_model_load_seconds_count{engine="ort"}'] == 70
+            assert values['loadslice_model_load_seconds_sum{engine="ort"}'] > 0
+
+    asyncio.run(run())
+    kept = journal.load(tmp_path / "kept")
+    assert [finding for finding in check(kept, tmp_path / "kept") if not finding.held] == []
+
+
+def test_a_canary_on_an_engine_that_holds_one_version_only_is_refused_with_what_it_needs(pipeline, folder) -> None:
+    served = pipeline("canary")
+    small = served.engines | {"ort": Engine(backend="onnxruntime", memory_mb=99)}
+    first = msgspec.structs.replace(served.stages[0], memory_mb=50, load_ms=1)
+
+    async def run() -> None:
+        stages = [first, served.stages[1]]
         with pytest.raises(InputError, match=r"engines.ort.memory_mb: 99 is less than the 100 "):
-            await Server(served, folder, port=0).start()
+            await Server(msgspec.structs.replace(served, engines=small, stages=stages), folder, port=0).start()
 
     asyncio.run(run())
 

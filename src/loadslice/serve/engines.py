@@ -14,6 +14,7 @@ from loadslice.policy.columns import STABLE
 from loadslice.serve.clock import Clock
 from loadslice.serve.oip_reply import check_outputs
 from loadslice.serve.request import Batch
+from loadslice.serve.residents import Residents, residents_of
 from loadslice.serve.stages import LoadedStage, Runner
 from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.work import StageError, StageInputError
@@ -50,6 +51,7 @@ class Worker(threading.Thread):
         loop: Where answers go.
         on_done: Called there with each batch that has been run.
         clock: Stamps when a batch is taken up.
+        residents: Of its engine, where that does not hold all its models.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Worker(threading.Thread):
         loop: asyncio.AbstractEventLoop,
         on_done: Callable[[Batch], None],
         clock: Clock,
+        residents: Residents | None = None,
     ) -> None:
         # A hung runtime must not keep the process from ending.
         super().__init__(name=f"{name}.{slot}", daemon=True)
@@ -70,6 +73,7 @@ class Worker(threading.Thread):
         self._loop = loop
         self._on_done = on_done
         self._clock = clock
+        self._residents = residents
         self._jobs: queue.SimpleQueue[Batch | _Probe | None] = queue.SimpleQueue()
         self._probe: _Probe | None = None
 
@@ -104,6 +108,9 @@ class Worker(threading.Thread):
     def _run_batch(self, batch: Batch) -> None:
         batch.started_ns = self._clock.now_ns()
         try:
+            if self._residents is not None:
+                self._residents.make_room_for(batch.stage)
+                batch.load_ns = self._clock.now_ns() - batch.started_ns
             self._runners[batch.stage, batch.version].run(batch, self._slot)
             self._look_ahead(batch)
         except BaseException:
@@ -135,8 +142,11 @@ class Worker(threading.Thread):
 
     def _run_probe(self) -> bool:
         try:
-            for runner in self._runners.values():
-                runner.probe(self._slot)
+            if self._residents is not None:
+                self._residents.probe(self._slot)
+            else:
+                for runner in self._runners.values():
+                    runner.probe(self._slot)
         except BaseException:
             log.exception("worker %s: the readiness probe failed", self.name)
             return False
@@ -159,6 +169,7 @@ class Engines:
         """Engines on which a batch or a probe has failed since they were last looked at."""
         self._clock = clock
         self._on_done = on_done
+        self._residents = residents_of(pipeline, stages)
         self._workers: list[Worker] = []
         self._engine_of_slot: list[int] = []
         for index, (name, engine) in enumerate(pipeline.engines.items()):
@@ -169,7 +180,8 @@ class Engines:
                 if name in loaded.stage.engine_names
             }
             for slot in range(engine.max_inflight):
-                self._workers.append(Worker(name, slot, runners, stages, loop, self._batch_done, clock))
+                residents = self._residents.get(index)
+                self._workers.append(Worker(name, slot, runners, stages, loop, self._batch_done, clock, residents))
                 self._engine_of_slot.append(index)
         self.running: list[Batch | None] = [None] * len(self._workers)
         """By slot, numbered over all engines as in the core's tables."""
@@ -184,6 +196,8 @@ class Engines:
 
     def dispatch(self, batch: Batch) -> None:
         """Hand a batch to the worker of its slot."""
+        if batch.resident is not None and batch.engine in self._residents:
+            self._residents[batch.engine].wanted = batch.resident
         self.running[batch.slot] = batch
         self._workers[batch.slot].give(batch)
 

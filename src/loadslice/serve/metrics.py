@@ -106,6 +106,11 @@ class Metrics(Collector):
             and batch.pad_to
         }
         self._padding_rows = dict.fromkeys(self._padded, 0)
+        self._loading = {
+            engine: Histogram()
+            for engine in range(len(self._engines))
+            if tables.engines[engine, c.E_MEMORY_BYTES] < c.FOREVER
+        }
         self._downs = [0] * len(self._engines)
         self._degraded_stages = [number for number, stage in enumerate(pipeline.stages) if stage.degraded is not None]
         self._degraded_replies = [0] * len(self._stages)
@@ -124,6 +129,8 @@ class Metrics(Collector):
         """Count a batch that an engine failed on, and the rows that padded it."""
         if batch.failed:
             self._failed_batches[batch.engine] += 1
+        if batch.engine in self._loading:
+            self._loading[batch.engine].observe_ns(batch.load_ns)
         pair = batch.stage, batch.engine
         if pair in self._padded:
             self._padding_rows[pair] += max(0, batch.padded - batch.rows)
@@ -248,6 +255,12 @@ class Metrics(Collector):
         for (stage, engine), rows in sorted(self._padding_rows.items()):
             padding.add_metric([self._stages[stage], self._engines[engine]], rows)
         yield padding
+        loading = HistogramMetricFamily(
+            "loadslice_model_load_seconds", "Spent per batch on having its model there.", labels=["engine"]
+        )
+        for engine, histogram in self._loading.items():
+            loading.add_metric([self._engines[engine]], histogram.cumulative(), histogram.sum_s)
+        yield loading
         replies = CounterMetricFamily(
             "loadslice_degraded", "Requests that a stage answered with its degraded reply.", labels=["stage"]
         )

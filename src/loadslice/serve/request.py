@@ -85,7 +85,11 @@ class Batch:
     requests: list[Request]
     passages: list[Passage]
     works: list[Work]
+    resident: frozenset[int] | None = None
+    """Stages whose models are on the engine while this runs; ``None``: its memory is not bounded."""
     started_ns: int = 0
+    load_ns: int = 0
+    """Time spent loading the model, which is in neither of the others."""
     copy_ns: int = 0
     compute_ns: int = 0
     failed: bool = False

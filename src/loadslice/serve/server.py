@@ -21,6 +21,7 @@ from loadslice.serve.listener import close_listener, open_listener
 from loadslice.serve.metrics import Metrics
 from loadslice.serve.refusals import NS_PER_S
 from loadslice.serve.request import Batch, Request
+from loadslice.serve.residents import open_first
 from loadslice.serve.shell import Shell, warm_kernels
 from loadslice.serve.stages import LoadedStage, close_stages, load_stages
 from loadslice.serve.warm import run_examples, warm_models
@@ -191,6 +192,7 @@ class Server:
         self._stages = load_stages(self._pipeline, self._folder, self._clock)
         warm_models(self._pipeline, self._stages)
         example = run_examples(self._pipeline, self._folder, self._stages, self.tables)
+        open_first(self._pipeline, self._stages, self.state)
         return _outputs(self._stages[-1], example)
 
     def _serve(self, outputs: list[dict[str, Any]]) -> None:

@@ -16,10 +16,12 @@ import numpy as np
 
 from loadslice.policy import columns as c
 from loadslice.policy import desk, events
+from loadslice.policy.residency import is_bounded
 from loadslice.policy.tables import State, Tables, fresh
 from loadslice.policy.versions import NO_KEY
 from loadslice.serve.clock import Clock
 from loadslice.serve.request import Batch, Passage, Request
+from loadslice.serve.residents import resident_stages
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.work import StageError, Work
 
@@ -279,6 +281,8 @@ class Shell:
             works.append(request.work)
             passage.dispatched_ns = now_ns
         batch = Batch(slot, epoch, engine, stage, version, bucket, padded, now_ns, requests, passages, works)
+        if is_bounded(self.tables, engine):
+            batch.resident = resident_stages(self.state, engine)
         self._running.add(batch)
         self._dispatch(batch)
 

@@ -3,8 +3,10 @@
 A `Runner` runs one batch of one stage on one engine; it is called by that engine's worker threads and by nobody else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -38,6 +40,17 @@ class Runner(Protocol):
             EngineError: The runtime failed.
         """
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it can run now."""
+
+    def open(self) -> None:
+        """Load it again after `close`; does nothing where it is loaded.
+
+        Raises:
+            InputError: It cannot be loaded any more.
+        """
+
     def close(self) -> None:
         """Free what was loaded."""
 
@@ -61,6 +74,14 @@ class PythonRunner:
     def probe(self, slot: int) -> None:
         """Reaching the worker is the whole round trip: a function has no state to ask."""
 
+    @property
+    def is_open(self) -> bool:
+        """Always: there is nothing to load."""
+        return True
+
+    def open(self) -> None:
+        """There is nothing to load."""
+
     def close(self) -> None:
         """Nothing was loaded."""
 
@@ -71,13 +92,15 @@ class ModelRunner:
     Args:
         stage: The stage.
         engine: Name of the engine.
-        session: Its model, loaded there.
+        load: Loads its model there.
         clock: Stamps copy and compute times.
         first: Whether its tensors come from the client.
     """
 
-    def __init__(self, stage: Stage, engine: str, session: Session, clock: Clock, *, first: bool) -> None:
-        self.session = session
+    def __init__(self, stage: Stage, engine: str, load: Callable[[], Session], clock: Clock, *, first: bool) -> None:
+        self.session = load()
+        self._load = load
+        self._is_open = True
         self._stage = stage
         accept = stage.accept.get(engine)
         batch = stage.batch.get(engine)
@@ -131,8 +154,20 @@ class ModelRunner:
         if self.probe_feeds is not None:
             self.session.run(self.probe_feeds, slot)
 
+    @property
+    def is_open(self) -> bool:
+        """See `Runner.is_open`."""
+        return self._is_open
+
+    def open(self) -> None:
+        """See `Runner.open`."""
+        if not self._is_open:
+            self.session = self._load()
+            self._is_open = True
+
     def close(self) -> None:
         """See `Runner.close`."""
+        self._is_open = False
         self.session.close()
 
 
@@ -196,7 +231,7 @@ def load_stages(pipeline: Pipeline, folder: Path, clock: Clock) -> list[LoadedSt
 
     Raises:
         InputError: A model or a function cannot be loaded, a stage names only a variant, the two versions of a stage
-            do not fit the same clients, or an engine's memory does not hold what its stages need.
+            do not fit the same clients, or an engine's memory does not hold both.
     """
     check_memory(pipeline)
     loaded: list[LoadedStage] = []
@@ -222,23 +257,47 @@ def _close(runners: Mapping[int, Runner]) -> None:
         runner.close()
 
 
+@contextmanager
+def opened(runner: Runner) -> Iterator[None]:
+    """Have a model loaded for a while; where it was not before, it is dropped again.
+
+    Raises:
+        InputError: It cannot be loaded.
+    """
+    was_open = runner.is_open
+    runner.open()
+    try:
+        yield
+    finally:
+        if not was_open:
+            runner.close()
+
+
+def goes_by_turns(pipeline: Pipeline, engine_name: str) -> bool:
+    """Whether an engine does not hold the models of all its stages at once."""
+    memory_mb = pipeline.engines[engine_name].memory_mb
+    return memory_mb is not None and _needs_mb(pipeline, engine_name) > memory_mb
+
+
+def _needs_mb(pipeline: Pipeline, engine_name: str) -> float:
+    """What all models of an engine take, both versions of a stage with a canary."""
+    here = [stage for stage in pipeline.stages if engine_name in stage.engine_names]
+    return sum((stage.memory_mb or 0.0) * versions(stage) for stage in here)
+
+
 def check_memory(pipeline: Pipeline) -> None:
-    """Refuse a pipeline whose models would have to be loaded and dropped by turns: all of them are held here.
+    """Refuse two versions on an engine whose models are loaded and dropped by turns: the core counts one of each stage.
 
     Raises:
         InputError: Names the engine, its memory, and what its stages need.
     """
     for name, engine in pipeline.engines.items():
-        if engine.memory_mb is None:
-            continue
-        needs_mb = sum(
-            (stage.memory_mb or 0.0) * versions(stage) for stage in pipeline.stages if name in stage.engine_names
-        )
-        if needs_mb > engine.memory_mb:
+        has_canary = any(stage.canary is not None and name in stage.engine_names for stage in pipeline.stages)
+        if has_canary and goes_by_turns(pipeline, name):
             raise InputError(
-                f"engines.{name}.memory_mb: {engine.memory_mb:g} is less than the {needs_mb:g} that its stages' models "
-                "need together, and `serve` holds them all; `loadslice simulate` can load and drop them by turns. "
-                "Give the engine fewer stages, or more memory."
+                f"engines.{name}.memory_mb: {engine.memory_mb:g} is less than the {_needs_mb(pipeline, name):g} that "
+                "its stages' models need together, both versions of each; a canary cannot be loaded and dropped by "
+                "turns. Give the engine fewer stages or more memory, or the pipeline no canary."
             )
 
 
@@ -302,8 +361,12 @@ def _load_version(
     try:
         for name, index in indices.items():
             engine = pipeline.engines[name]
-            session = open_backend(engine.backend).load(model, engine)
-            runners[index] = ModelRunner(stage, name, session, clock, first=first)
+            load = partial(open_backend(engine.backend).load, model, engine)
+            runner = ModelRunner(stage, name, load, clock, first=first)
+            runners[index] = runner
+            session = runner.session
+            if goes_by_turns(pipeline, name):
+                runner.close()  # what it reads and gives is known; the next may need the room
     except BaseException:
         _close(runners)
         raise

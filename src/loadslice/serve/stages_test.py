@@ -10,11 +10,18 @@ from onnx import TensorProto, helper
 
 from loadslice.serve.clock import Clock
 from loadslice.serve.request import Batch
-from loadslice.serve.stages import LoadedStage, check_memory, close_stages, load_stages
+from loadslice.serve.stages import (
+    LoadedStage,
+    check_memory,
+    close_stages,
+    goes_by_turns,
+    load_stages,
+    opened,
+)
 from loadslice.serve.warm import warm_models
 from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import Batch as BatchRule
-from loadslice.spec.pipeline import Canary, Engine, Pipeline, check
+from loadslice.spec.pipeline import Canary, Engine, Pipeline, Stage, check
 from loadslice.spec.work import StageError, StageInputError, Work
 
 PIPELINE = """
@@ -86,16 +93,33 @@ def test_rows_that_pad_a_batch_are_computed_and_never_come_back(pipeline, tmp_pa
     close_stages(stages)
 
 
-def test_an_engine_that_holds_its_models_is_taken_and_one_that_does_not_is_told_what_they_need(pipeline) -> None:
+def test_a_canary_needs_an_engine_that_holds_both_versions_and_others_go_by_turns(pipeline) -> None:
     stage = msgspec.structs.replace(pipeline.stages[0], memory_mb=30, load_ms=5)
     two = msgspec.structs.replace(stage, name="two", canary=Canary(model="same.onnx"))
-    for memory_mb, stages in ((30, [stage]), (90, [stage, two])):
+    plain = msgspec.structs.replace(stage, name="two")
+
+    def of(memory_mb: float, *stages: Stage) -> Pipeline:
         engines = {name: Engine(backend="onnxruntime", memory_mb=memory_mb) for name in ("dynamic", "static")}
-        held = msgspec.structs.replace(pipeline, engines=engines, stages=stages)
-        check_memory(check(held, "p"))
-        engines = {name: Engine(backend="onnxruntime", memory_mb=memory_mb - 1) for name in ("dynamic", "static")}
-        with pytest.raises(InputError, match=f"memory_mb: {memory_mb - 1} is less than the {memory_mb} that"):
-            check_memory(msgspec.structs.replace(held, engines=engines))
+        return check(msgspec.structs.replace(pipeline, engines=engines, stages=[*stages]), "p")
+
+    assert [goes_by_turns(of(memory_mb, stage, plain), "static") for memory_mb in (60, 59)] == [False, True]
+    check_memory(of(59, stage, plain))
+    check_memory(of(90, stage, two))
+    with pytest.raises(InputError, match="memory_mb: 89 is less than the 90 that"):
+        check_memory(of(89, stage, two))
+
+
+def test_a_model_that_was_dropped_runs_again_once_it_is_loaded(same) -> None:
+    runner = same.stable.runners[0]
+    runner.close()
+    assert not runner.is_open
+    with opened(runner):
+        assert len(run(same, 0, 3).results) == 1
+    assert not runner.is_open
+    runner.open()
+    with opened(runner):
+        assert runner.is_open
+    assert runner.is_open
 
 
 def test_copy_and_compute_are_stamped_apart(same) -> None:

@@ -11,7 +11,7 @@ from loadslice.policy.columns import CANARY
 from loadslice.policy.layout import Tables
 from loadslice.policy.live import padded
 from loadslice.serve.request import Batch
-from loadslice.serve.stages import LoadedStage, ModelRunner
+from loadslice.serve.stages import LoadedStage, ModelRunner, opened
 from loadslice.spec.errors import InputError
 from loadslice.spec.functions import call_function
 from loadslice.spec.pipeline import Pipeline, Stage
@@ -41,8 +41,9 @@ def warm_models(pipeline: Pipeline, stages: Sequence[LoadedStage]) -> None:
                 if not isinstance(runner, ModelRunner):
                     continue
                 name, engine = engines[index]
-                for slot in range(engine.max_inflight):
-                    _warm_slot(loaded.stage, name, runner, slot)
+                with opened(runner):
+                    for slot in range(engine.max_inflight):
+                        _warm_slot(loaded.stage, name, runner, slot)
 
 
 def _warm_slot(stage: Stage, engine_name: str, runner: ModelRunner, slot: int) -> None:
@@ -183,7 +184,8 @@ def _run_on_all(
     for engine, slot in places:
         rows = int(padded(tables, index, engine, max(1, work.items)))
         batch = Batch(-1, -1, engine, index, version, bucket, rows, 0, [], [], [work])
-        runners[engine].run(batch, slot)
+        with opened(runners[engine]):
+            runners[engine].run(batch, slot)
         results += batch.results
     if isinstance(results[0], StageError):
         raise results[0]
