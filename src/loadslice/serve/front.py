@@ -29,6 +29,7 @@ from loadslice.serve.request import VERSIONS, Passage, Request
 from loadslice.serve.shell import Shell
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import Pipeline
+from loadslice.spec.twin import dilation, label, twins
 from loadslice.spec.work import Work
 
 Route = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -76,6 +77,7 @@ class Front:
         self._bodies = BodyReader(limits)
         self._stage_names = [quote(stage.name) for stage in pipeline.stages]
         self._engine_names = [quote(name) for name in pipeline.engines]
+        self._twins = frozenset(quote(name) for name in twins(pipeline))
         self._routes = self._make_routes()
 
     def _make_routes(self) -> dict[str, dict[str, Route]]:
@@ -268,6 +270,8 @@ class Front:
             "x-loadslice-engine": ", ".join([self._engine_names[passage.engine] for passage in inside.passages]),
             "x-loadslice-timing": ", ".join([self._timing(passage) for passage in inside.passages]),
         }
+        if any(self._engine_names[passage.engine] in self._twins for passage in inside.passages):
+            headers["x-loadslice-basis"] = label(dilation(self._pipeline))
         if inside.reason is Reason.DEGRADED:
             headers["x-loadslice-degraded"] = self._stage_names[inside.stage]
         if inside.version is not None:

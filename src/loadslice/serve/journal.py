@@ -23,6 +23,7 @@ from loadslice.spec.files import encode_json, reason, replacing, stamp, write_by
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import OUTCOMES, Outcome
 from loadslice.spec.pipeline import CLASSES, Pipeline
+from loadslice.spec.twin import plain, twins
 
 log = logging.getLogger(__name__)
 
@@ -195,12 +196,12 @@ class JournalWriter:
         head = journal.JournalHead(
             schema=journal.SCHEMA_VERSION,
             pipeline=self._pipeline.pipeline,
-            basis="measured",
+            basis="emulated" if twins(self._pipeline) else "measured",
             requests=requests,
             outcomes=outcomes,
             clean=clean,
             span_ns=span_ns,
-            pipeline_yaml=msgspec.yaml.encode(self._pipeline).decode(),
+            pipeline_yaml=msgspec.yaml.encode(plain(self._pipeline)).decode(),
             effects_sha256=effects_sha256,
             stamp=stamp(journal.SCHEMA_VERSION, tools=("numpy", "numba", "onnxruntime", "openvino", "aiohttp")),
         )

@@ -30,6 +30,7 @@ from loadslice.spec.errors import InputError
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome
 from loadslice.spec.pipeline import Pipeline
+from loadslice.spec.twin import dilation
 from loadslice.spec.work import Work
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Server:
         self._latency = latency
         self._journal_folder = journal
         self._limits = limits or Limits()
-        self._clock = Clock()
+        self._clock = Clock(dilation(pipeline))
         self._front = Front(pipeline, self._limits, self._clock)
         self._metrics = Metrics(pipeline, self.tables, self.state, self._clock)
         self._stages: list[LoadedStage] = []

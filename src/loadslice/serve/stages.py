@@ -13,6 +13,7 @@ from typing import Protocol
 from loadslice.backends.base import EngineError, Session, TensorInfo, open_backend
 from loadslice.backends.gather import bucket_of, bucket_shape, gather, no_rows, scatter
 from loadslice.backends.python_stage import StageFunction, open_python_stage
+from loadslice.backends.twin import TwinSession
 from loadslice.policy.columns import CANARY, STABLE
 from loadslice.policy.tables import versions
 from loadslice.serve.clock import Clock
@@ -64,11 +65,13 @@ class PythonRunner:
 
     def run(self, batch: Batch, slot: int) -> None:
         """See `Runner.run`."""
+        began_ns = self._clock.now_ns()
         for work in batch.works:
             try:
                 batch.results.append(self._function(work))
             except StageError as fault:
                 batch.results.append(fault)
+        self._clock.stretch(began_ns)
         batch.compute_ns = self._clock.now_ns() - batch.started_ns
 
     def probe(self, slot: int) -> None:
@@ -141,6 +144,8 @@ class ModelRunner:
             feeds = gather(works, shape, self.session.inputs, batch.padded if self._is_padded else 0)
             ran_ns = self._clock.now_ns()
             outputs = self.session.run(feeds, slot)
+            if not isinstance(self.session, TwinSession):
+                self._clock.stretch(ran_ns)
             done_ns = self._clock.now_ns()
             if self._is_padded:
                 outputs = _real_rows(outputs, sum(rows), len(next(iter(feeds.values()))))

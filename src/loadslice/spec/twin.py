@@ -79,3 +79,8 @@ def twins(pipeline: Pipeline) -> list[str]:
 def label(dilate: float) -> str:
     """How a figure that a twin had a part in is marked."""
     return "emulated" if dilate == 1 else f"emulated, dilated {dilate:g}x"
+
+
+def dilation(pipeline: Pipeline) -> float:
+    """Seconds here for one second on the pipeline's emulated devices; 1 where nothing is dilated."""
+    return max((engine.dilate for engine in pipeline.engines.values() if isinstance(engine, TwinEngine)), default=1.0)
