@@ -9,7 +9,19 @@ from loadslice.policy.breaker_test import fail_until_open, guarded, state_of
 from loadslice.policy.desk_test import MS, TWIN, Desk, dispatches, entry, one_stage, outcomes, placements
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome, Reason
-from loadslice.spec.pipeline import Accept, Batch, Breaker, ClassLimits, Engine, Queue, Retry, Rule, When
+from loadslice.spec.pipeline import (
+    Accept,
+    Batch,
+    Breaker,
+    ClassLimits,
+    Engine,
+    Pipeline,
+    Queue,
+    Retry,
+    Rule,
+    Stage,
+    When,
+)
 
 EVERY_CALL = Breaker(window=1, min_calls=1, failure_rate=0.5, open_ms=1000)
 ONCE = Retry(attempts=1)
@@ -134,3 +146,77 @@ def test_a_queue_of_none_keeps_nobody_waiting_for_company() -> None:
     run = Desk(one_stage({"a": Engine(backend="twin", queue=Queue(limit=0))}, batch={"a": Batch(size=4, window_ms=5)}))
     assert dispatches(run.arrive()) == [0]
     assert outcomes(run.arrive()) == [(1, Outcome.REJECTED, Reason.QUEUE_FULL)]
+
+
+def test_when_the_turn_proves_hopeless_the_next_turn_is_the_highest_class_again() -> None:
+    """The batch was filled from the lane of the one that was dropped, past a higher class in another lane."""
+    run = Desk(one_stage({"a": TWIN}, buckets=[[8], [16]]), LatencyTable(entries=[entry("a", 10)]))
+    run.arrive(1)
+    run.arrive(1, deadline_ns=20 * MS)
+    run.arrive(3)
+    run.arrive(1, bucket=1)
+    run.now_ns = 15 * MS
+    assert outcomes(run.done(0))[1] == (1, Outcome.SHED, Reason.HOPELESS)
+    assert run.members(0) == [3]
+
+
+def test_a_lane_that_may_not_start_sets_no_timer() -> None:
+    """A timer that had fired was due again at once, for an offline class whose window was over: a run stood still."""
+    plan = one_stage({"a": TWIN}, buckets=[[8], [16]], batch={"a": Batch(size=4, window_ms=20)})
+    run = Desk(msgspec.structs.replace(plan, classes={"sheddable": ClassLimits(offline=True)}))
+    run.arrive(3)
+    run.now_ns = 15 * MS
+    run.arrive(1, bucket=1)
+    if desk.next_timer_ns(run.state) == 20 * MS:
+        run.timer(20 * MS)
+    assert desk.next_timer_ns(run.state) == 35 * MS
+    assert dispatches(run.timer(35 * MS)) == [0]
+    assert run.members(0) == [1]
+
+
+def in_turns() -> Desk:
+    """Two models on an engine with memory for one, and a stage before them elsewhere."""
+    engines = {"a": Engine(backend="twin", max_inflight=2, memory_mb=60), "b": TWIN}
+    stages = [
+        Stage(name="first", variant="first", engine="b"),
+        Stage(name="s", variant="v", engine="a", memory_mb=60, load_ms=500),
+        Stage(name="t", variant="w", engine="a", memory_mb=60, load_ms=500),
+    ]
+    return Desk(
+        Pipeline(version=1, pipeline="p", engines=engines, stages=stages, max_requests=8),
+        LatencyTable(entries=[entry("a", 10)]),
+    )
+
+
+def test_a_model_that_cannot_be_loaded_beside_another_sets_no_timer() -> None:
+    """The same, for a model that has to wait until what runs gives its memory back."""
+    run = in_turns()
+    run.arrive()
+    run.done(2)
+    run.arrive()
+    run.done(0)
+    run.done(2)
+    assert run.state.engines[0, c.N_QUEUED] == 1
+    assert desk.next_timer_ns(run.state) == c.FOREVER
+    assert dispatches(run.done(0)) == [0]
+
+
+def test_a_deadline_that_loading_a_model_would_miss_is_hopeless() -> None:
+    """A request was dispatched with its model still to be loaded, for longer than its deadline left."""
+    run = in_turns()
+    run.arrive(deadline_ns=10_000 * MS)
+    run.done(2)
+    run.now_ns = 9_600 * MS
+    assert outcomes(run.done(0)) == [(0, Outcome.SHED, Reason.HOPELESS)]
+
+
+def test_nobody_joins_a_batch_that_ends_past_their_own_deadline() -> None:
+    """A batch that would end too late for a newcomer anyway took it all the same."""
+    latency = LatencyTable(entries=[entry("a", 10, 1), entry("a", 40, 4)])
+    run = Desk(one_stage({"a": TWIN}, batch={"a": Batch(size=4)}), latency)
+    run.arrive()
+    run.arrive(items=3)
+    run.arrive(deadline_ns=45 * MS)
+    run.now_ns = 10 * MS
+    run.done(0)
+    assert run.members(0) == [1]

@@ -173,7 +173,9 @@ def _check_times(tables: Tables, state: State, inside: set[int]) -> None:
         assert row[c.R_EXPIRY_NS] <= row[c.R_DEADLINE_NS], "deadlines: a stage's time ends no later than the deadline"
     for engine, counts in enumerate(state.engines):
         is_free = counts[c.N_INFLIGHT] < tables.engines[engine, c.E_MAX_INFLIGHT]
-        if counts[c.N_UP] and is_free and counts[c.N_QUEUED]:
+        # A model may wait for the memory of one that runs; its batch's end is an event of its own.
+        for_memory = tables.engines[engine, c.E_MEMORY_BYTES] < c.FOREVER and counts[c.N_INFLIGHT] > 0
+        if counts[c.N_UP] and is_free and counts[c.N_QUEUED] and not for_memory:
             look_ns = state.timers[len(state.timers) // 2 + engine]
             assert look_ns < c.FOREVER, "batches: idle beside work only while a window is open"
         if not counts[c.N_UP]:

@@ -330,7 +330,7 @@ class Naive:
             self._finish(request, Outcome.EXPIRED, Reason.DEADLINE)
             return True
         engine = self.engines[e]
-        needed_ns = self._service_ns(request, e)
+        needed_ns = self._service_ns(request, e) + engine.load_ns(request.stage)
         if now_ns + wait_ns + needed_ns + ahead_ns <= request.deadline_ns:
             return False
         if engine.is_idle() and now_ns - engine.done_ns >= min(needed_ns, TRIAL_NS):
@@ -406,6 +406,8 @@ class Naive:
             if not self._dropped(now_ns, request, e, 0, 0):
                 engine.charge(request)
                 members.append(request)
+            elif not members and not engine.waits(lane, turn):
+                break  # whose turn it is must be asked anew
         return members
 
     def _start(self, now_ns: int, e: int, members: list[Request]) -> None:

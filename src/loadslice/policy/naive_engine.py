@@ -290,6 +290,10 @@ class NaiveEngine:
         slacks = (head.expiry_ns - self.service_ns(lane, head.items) for head in heads)
         return min(*(head.enqueued_ns + window_ns for head in heads), *slacks)
 
+    def waits(self, lane: Lane, priority: int) -> bool:
+        """Whether somebody of a class waits in a lane."""
+        return bool(self._heads(lane, priority))
+
     def next_member(self, lane: Lane, turn: int | None) -> Request | None:
         """Who comes next from a lane: of the class whose turn it is, else of the highest."""
         for priority in range(len(CLASSES)) if turn is None else [turn, *range(len(CLASSES))]:
@@ -329,11 +333,12 @@ class NaiveEngine:
         self.credit_ppm[served] = max(0, self.credit_ppm[served] - PPM)
 
     def costs_a_deadline(self, now_ns: int, lane: Lane, members: list[Request], request: Request) -> bool:
-        """Whether one more member would make a batch end too late for somebody in it, and it alone does not."""
+        """Whether a batch with one more would end too late for that one, or for a member who is in time without it."""
         rows = sum(member.items for member in members)
-        earliest_ns = min(member.deadline_ns for member in [*members, request])
-        late = now_ns + self.service_ns(lane, rows + request.items) > earliest_ns
-        return late and now_ns + self.service_ns(lane, rows) <= earliest_ns
+        starts_ns = now_ns + self.load_ns(lane[0])
+        without_ns, with_ns = (starts_ns + self.service_ns(lane, count) for count in (rows, rows + request.items))
+        earliest_ns = min(member.deadline_ns for member in members)
+        return with_ns > request.deadline_ns or without_ns <= earliest_ns < with_ns
 
     def charge(self, request: Request) -> None:
         """A request is dispatched: its tenant and its stage have had their part."""

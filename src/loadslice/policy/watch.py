@@ -20,7 +20,6 @@ import numpy as np
 from loadslice.policy import columns as c
 from loadslice.policy import events, invariants
 from loadslice.policy.layout import Int64s, State, Tables
-from loadslice.policy.versions import hash_ppm
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import CLASSES, Batch, Pipeline
 
@@ -91,8 +90,14 @@ class Told:
     """Members of batches that it ended, until it is said what becomes of them."""
     touched: set[int] = field(default_factory=set)
     """Engines that must start what they may before it ends."""
-    dropped: bool = False
-    """Somebody was dropped from a queue since the last dispatch."""
+
+
+def hash_ppm(key: int) -> int:
+    """A key's place between 0 and a million: a 32-bit finaliser, as the page on versions has it."""
+    mixed = key % 2**32
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x045D9F3B)):
+        mixed = (mixed ^ (mixed >> shift)) * factor % 2**32
+    return ((mixed ^ (mixed >> 16)) * c.PPM) >> 32
 
 
 class Split:
@@ -364,8 +369,6 @@ class Watch:
         self._ended.add(tag)
         if origin == "waiting" and self._told.kind == events.CANCEL:
             self._told.touched.add(request.engine)
-        elif origin == "waiting":
-            self._told.dropped = True
         assert 0 <= hint_ns < c.FOREVER, "(14) a hint is finite and not negative"
         if outcome in {Outcome.REJECTED, Outcome.SHED}:
             assert hint_ns >= HINT_NS_MIN, "(14) a refusal says when to come back"
@@ -449,9 +452,8 @@ class Watch:
 
     def _check_turn(self, engine: int, members: list[Inside]) -> None:
         first = members[0]
-        dropped, self._told.dropped = self._told.dropped, False
-        if dropped or self._settings[engine].memory_mb is not None:
-            return  # whose turn it was, or which models could be loaded, no longer shows
+        if self._settings[engine].memory_mb is not None:
+            return  # which models could be loaded does not show
         ready = [one for one in self._heads(engine) if self._is_surely_ready(engine, one)]
         assert not self._is_held_back(engine, first), "(6) an offline class starts only while no other waits"
         higher = any(one.priority < first.priority for one in ready)
