@@ -37,11 +37,15 @@ class Step:
         """
         if self.function is not None:
             return self.function(Work(dict(work.tensors), work.context))
-        session = next(iter(self.sessions.values()))
+        name, session = next(iter(self.sessions.items()))
         if work.items == 0:
             return Work(no_rows(session.outputs), work.context)
         bucket = bucket_shape(self.stage, bucket_of(self.stage, work, session.inputs))
-        return Work(session.run(gather([work], bucket, session.inputs)), work.context)
+        accept, batch = self.stage.accept.get(name), self.stage.batch.get(name)
+        static = None if accept is None or accept.shape is None else accept.shape[1:]
+        padded = next((rows for rows in batch.pad_to if rows >= work.items), 0) if batch is not None else 0
+        outputs = session.run(gather([work], static or bucket, session.inputs, padded))
+        return Work({name: rows[: work.items] if padded else rows for name, rows in outputs.items()}, work.context)
 
 
 def open_steps(pipeline: Pipeline, folder: Path, on: Sequence[str] | None = None) -> list[Step]:

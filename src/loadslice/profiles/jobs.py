@@ -18,6 +18,7 @@ import numpy as np
 from loadslice.backends.base import Session
 from loadslice.backends.gather import bucket_of, bucket_shape, gather, scatter
 from loadslice.backends.python_stage import StageFunction
+from loadslice.backends.twin import TwinSession
 from loadslice.profiles.chain import Step, open_steps, walk
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import InputWork, StageWork
@@ -113,8 +114,8 @@ def _jobs(
 ) -> Iterator[Job]:
     """Jobs of one walk: stage by stage, each group of works as one batch. ``sources`` gets what is new."""
     for step, engine, of_stage in zip(steps, engines, groups, strict=True):
-        if engine is None:
-            continue
+        if engine is None or isinstance(step.sessions.get(engine), TwinSession):
+            continue  # a twin is not measured, see `loadslice.profiles.twins`
         for works in of_stage:
             key = Key(step.stage.variant_id, engine, sum(work.items for work in works), _shape(step, works[0]))
             if _accepted(step.stage, key):

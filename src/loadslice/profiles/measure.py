@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadslice.backends.base import EngineError
-from loadslice.profiles import drift
+from loadslice.profiles import drift, twins
 from loadslice.profiles.chain import close
 from loadslice.profiles.drift import Timing
 from loadslice.profiles.jobs import Job, Jobs, Key, Walk, collect
@@ -79,7 +79,7 @@ def measure(
         tell: Is told what is going on.
 
     Returns:
-        One entry per stage, engine, rows and shape that the inputs ask for.
+        One entry per stage, engine, rows and shape that the inputs ask for; of twins, what their sheets say.
 
     Raises:
         InputError: What `loadslice.profiles.jobs.collect` refuses, nothing to measure on these engines, or a time
@@ -89,16 +89,20 @@ def measure(
         raise InputError(f"--seconds {seconds}: must be a finite number of seconds.")
     tell(f"loading {len(pipeline.stages)} stages and walking {len(samples)} inputs through them")
     found = collect(pipeline, folder, samples, on)
+    emulated = twins.entries(found.steps, on)
+    alone: list[Timing] = []
+    contended: list[Timing] = []
     slots = {name: engine.max_inflight for name, engine in pipeline.engines.items()}
     try:
-        if not found.walks:
+        if not found.walks and not emulated:
             engines = ", ".join(on or pipeline.engines)
             raise InputError(f"no stage of '{pipeline.pipeline}' has work on {engines} for these inputs.")
         with _switching_as_a_server():
             _warm_up(found, slots)
             tell(f"measuring {len(found.sources)} kinds of work for {seconds:.0f} s")
             with Neighbours() as neighbours, _Threads(slots) as threads:
-                alone = _record(found.walks, slots, threads.timed, seconds * _ALONE, repeats)
+                if found.walks:
+                    alone = _record(found.walks, slots, threads.timed, seconds * _ALONE, repeats)
             contended = _contended(found.walks, slots, seconds, repeats)
     except (StageError, EngineError) as error:
         raise InputError(f"pipeline '{pipeline.pipeline}': a stage failed while it was measured: {error}") from error
@@ -110,7 +114,10 @@ def measure(
     disturbed = {"other_processes_cpu_pct": round(100 * neighbours.share)}
     alone_ns, contended_ns = _by_key(alone), _by_key(contended)
     return LatencyTable(
-        entries=[_entry(key, how, alone_ns[key], contended_ns.get(key)) for key, how in found.sources.items()],
+        entries=[
+            *(_entry(key, how, alone_ns[key], contended_ns.get(key)) for key, how in found.sources.items()),
+            *emulated,
+        ],
         inputs=found.inputs,
         drift=drift.within(alone),
         pipeline=pipeline.pipeline,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from loadslice.app import twins
 from loadslice.app.output import Finite, check_folder, emit, guests, json_option, keep, out_option, say
 from loadslice.profiles import samples
 from loadslice.profiles.measure import measure
@@ -57,8 +58,8 @@ def command(
     Each kind of work (stage, engine, rows, shape) is timed alone, and with all engine slots of this machine busy.
     Writes latency.json to --out.
     """
-    loaded = load(pipeline)
     folder = pipeline.resolve().parent
+    loaded = twins.resolved(load(pipeline), folder)
     with guests():
         found = samples.of_pipeline(loaded, folder) if inputs is None else samples.of_folder(inputs)
         check_folder(out)
@@ -109,7 +110,11 @@ def _line(entry: Entry, width: int, engine_width: int) -> str:
     shape = "any" if entry.shape is None else "x".join(map(str, entry.shape))
     what = f"{entry.variant:{width}}  {entry.engine:{engine_width}}  {shape:>12}  {entry.batch:4}"
     times = f"{_ms(entry.latency_ms.p50)} {_ms(entry.latency_ms.p90)} {_ms(entry.latency_ms.p99)}"
-    return f"{what}  {times}  {_median(entry.contended_ms):>9}  {entry.n:4}  {entry.basis}"
+    return f"{what}  {times}  {_median(entry.contended_ms):>9}  {_count(entry.n):>4}  {entry.basis}"
+
+
+def _count(number: int | None) -> str:
+    return "-" if number is None else str(number)
 
 
 def _ms(value: float | None) -> str:

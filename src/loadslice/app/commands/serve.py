@@ -12,12 +12,15 @@ from pathlib import Path
 
 import click
 
+from loadslice.app import twins
 from loadslice.app.output import Finite, emit, say
 from loadslice.serve.limits import MEBIBYTE, Limits
 from loadslice.serve.server import Server
 from loadslice.spec import latency, pipeline
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import reason, write_bytes
+from loadslice.spec.twin import label
+from loadslice.spec.twin import twins as emulated
 
 INTERRUPTED = 130
 """Exit code of a command that was cut short."""
@@ -34,6 +37,7 @@ _path = click.Path(path_type=Path)
 @click.option("--max-body-mb", type=click.IntRange(1, 1024), default=16, show_default=True, help="Largest body.")
 @click.option("--drain-s", type=Finite(0, 3600), default=20.0, show_default=True, help="Time to finish in.")
 @click.option("--ready-file", type=_path, default=None, help="Holds the address while ready.")
+@click.option("--dilate", type=Finite(1, 1000), default=1.0, help="Seconds here for one on emulated devices.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout when ready.")
 def command(
     pipeline_file: Path,
@@ -44,6 +48,7 @@ def command(
     max_body_mb: int,
     drain_s: float,
     ready_file: Path | None,
+    dilate: float,
     as_json: bool,
 ) -> None:
     """Run a pipeline until SIGTERM or SIGINT, then finish what is inside; a second signal cuts that short."""
@@ -52,9 +57,13 @@ def command(
         _clear(ready_file)
     if not _is_loopback(host):
         say(f"warning: --host {host}: whoever reaches this address may use the server, there is no authentication yet")
+    folder = pipeline_file.resolve().parent
+    served = twins.resolved(pipeline.load(pipeline_file), folder, dilate)
+    for name in emulated(served):
+        say(f"engine {name} is {label(dilate)}: {served.engines[name].device} is not here")
     server = Server(
-        pipeline.load(pipeline_file),
-        pipeline_file.resolve().parent,
+        served,
+        folder,
         host=host,
         port=http,
         latency=None if profile is None else latency.load(profile),
@@ -62,7 +71,7 @@ def command(
         limits=Limits(body_bytes_max=max_body_mb * MEBIBYTE),
         drain_s=drain_s,
     )
-    asyncio.run(_serve(server, pipeline.load(pipeline_file), ready_file, as_json=as_json))
+    asyncio.run(_serve(server, served, ready_file, as_json=as_json))
 
 
 def _clear(ready_file: Path) -> None:
