@@ -22,7 +22,7 @@ from loadslice.spec.pipeline import Pipeline, check
 STAGES = """
 import threading
 import numpy as np
-from loadslice.spec.work import RawInput, StageInputError, Work
+from loadslice.spec.work import RawInput, Sample, StageInputError, Work
 
 gate = threading.Event()
 gate.set()
@@ -88,8 +88,8 @@ def plain(work):
     return Work({"y": -work.tensors["y"]})
 
 
-def negate_x(work):
-    return Work({"y": -work.tensors["x"]})
+def rows():
+    return [Sample("one row", "", b"", tensors={"x": np.ones((1, 4), np.float32)})]
 
 
 def label(work):
@@ -157,6 +157,7 @@ stages:
 PADDED = """
 version: 1
 pipeline: padded
+inputs: stages:rows
 engines: {ort: {backend: onnxruntime}, ov: {backend: openvino}}
 stages:
   - {name: double, model: double4.onnx, engine: ort, batch: {ort: {size: 4, pad_to: [4]}}}

@@ -76,6 +76,7 @@ class Worker(threading.Thread):
         self._residents = residents
         self._jobs: queue.SimpleQueue[Batch | _Probe | None] = queue.SimpleQueue()
         self._probe: _Probe | None = None
+        self._is_ill = False
 
     def give(self, batch: Batch) -> None:
         """Hand over a batch; the core never gives a slot two."""
@@ -148,8 +149,13 @@ class Worker(threading.Thread):
                 for runner in self._runners.values():
                     runner.probe(self._slot)
         except BaseException:
-            log.exception("worker %s: the readiness probe failed", self.name)
+            # Said once: an engine that is down is asked again and again.
+            log.log(
+                logging.DEBUG if self._is_ill else logging.ERROR, "worker %s: a probe failed", self.name, exc_info=True
+            )
+            self._is_ill = True
             return False
+        self._is_ill = False
         return True
 
 

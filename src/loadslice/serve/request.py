@@ -80,7 +80,7 @@ class Batch:
     version: int
     bucket: int
     padded: int
-    """Rows that a model which was built for some counts is given."""
+    """Rows that a model which was built for some counts is given; 0: the most it was built for."""
     dispatched_ns: int
     requests: list[Request]
     passages: list[Passage]

@@ -192,7 +192,7 @@ class Server:
         self._degraded = load_degraded(self._pipeline, self._folder, self._limits)
         self._stages = load_stages(self._pipeline, self._folder, self._clock)
         warm_models(self._pipeline, self._stages)
-        example = run_examples(self._pipeline, self._folder, self._stages, self.tables)
+        example = run_examples(self._pipeline, self._folder, self._stages)
         open_first(self._pipeline, self._stages, self.state)
         return _outputs(self._stages[-1], example)
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from loadslice.policy import columns as c
 from loadslice.policy import desk, events
-from loadslice.policy.residency import is_bounded
 from loadslice.policy.tables import State, Tables, fresh
 from loadslice.policy.versions import NO_KEY
 from loadslice.serve.clock import Clock
@@ -75,6 +74,8 @@ class Shell:
         self._keep_events = keep_events
         self._buckets: list[int] = tables.stages[:, c.S_BUCKETS].tolist()
         self._has_canary = bool((tables.stages[:, c.S_LANES] > tables.stages[:, c.S_BUCKETS]).any())
+        # Looked up here: a kernel called from Python costs a microsecond, and compiling when it is first called.
+        self._has_bounded_memory: list[bool] = (tables.engines[:, c.E_MEMORY_BYTES] < c.FOREVER).tolist()
         self._clock = clock
         self._dispatch = dispatch
         self._observer = observer
@@ -281,7 +282,7 @@ class Shell:
             works.append(request.work)
             passage.dispatched_ns = now_ns
         batch = Batch(slot, epoch, engine, stage, version, bucket, padded, now_ns, requests, passages, works)
-        if is_bounded(self.tables, engine):
+        if self._has_bounded_memory[engine]:
             batch.resident = resident_stages(self.state, engine)
         self._running.add(batch)
         self._dispatch(batch)

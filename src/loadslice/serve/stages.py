@@ -107,7 +107,7 @@ class ModelRunner:
         self._stage = stage
         accept = stage.accept.get(engine)
         batch = stage.batch.get(engine)
-        self._is_padded = batch is not None and bool(batch.pad_to)
+        self._pads = [] if batch is None else batch.pad_to
         self._static = None if accept is None or accept.shape is None else accept.shape[1:]
         self._first = first
         self._clock = clock
@@ -141,18 +141,23 @@ class ModelRunner:
             outputs = no_rows(self.session.outputs)
             ran_ns = done_ns = self._clock.now_ns()
         else:
-            feeds = gather(works, shape, self.session.inputs, batch.padded if self._is_padded else 0)
+            feeds = gather(works, shape, self.session.inputs, self._padded(batch))
             ran_ns = self._clock.now_ns()
             outputs = self.session.run(feeds, slot)
             if not isinstance(self.session, TwinSession):
                 self._clock.stretch(ran_ns)
             done_ns = self._clock.now_ns()
-            if self._is_padded:
+            if self._pads:
                 outputs = _real_rows(outputs, sum(rows), len(next(iter(feeds.values()))))
         results = [Work(tensors, work.context) for tensors, work in zip(scatter(outputs, rows), works, strict=True)]
         batch.compute_ns += done_ns - ran_ns
         batch.copy_ns += (ran_ns - began_ns) + (self._clock.now_ns() - done_ns)
         return results
+
+    def _padded(self, batch: Batch) -> int:
+        if not self._pads:
+            return 0
+        return batch.padded or self._pads[-1]
 
     def probe(self, slot: int) -> None:
         """See `Runner.probe`."""

@@ -8,8 +8,6 @@ import numpy as np
 
 from loadslice.backends.base import EngineError, TensorInfo
 from loadslice.policy.columns import CANARY
-from loadslice.policy.layout import Tables
-from loadslice.policy.live import padded
 from loadslice.serve.request import Batch
 from loadslice.serve.stages import LoadedStage, ModelRunner, opened
 from loadslice.spec.errors import InputError
@@ -118,7 +116,7 @@ def _zeros(inputs: Sequence[TensorInfo], rows: int, bucket: list[int] | None, fr
     return feeds
 
 
-def run_examples(pipeline: Pipeline, folder: Path, stages: Sequence[LoadedStage], tables: Tables) -> Work | None:
+def run_examples(pipeline: Pipeline, folder: Path, stages: Sequence[LoadedStage]) -> Work | None:
     """Run the pipeline's own examples through all stages in every version, each new shape on every slot of each engine.
 
     A runtime prepares a shape when it first meets it: OpenVINO took up to twice as long over one it had not seen in
@@ -128,7 +126,6 @@ def run_examples(pipeline: Pipeline, folder: Path, stages: Sequence[LoadedStage]
         pipeline: Checked.
         folder: Where its file stands.
         stages: Loaded.
-        tables: Say what a batch is padded to.
 
     Returns:
         What the last stage gave for the first example, in the stable version; ``None`` where the pipeline names no
@@ -153,7 +150,7 @@ def run_examples(pipeline: Pipeline, folder: Path, stages: Sequence[LoadedStage]
             work = sample.work()
             try:
                 for index, loaded in enumerate(stages):
-                    work = _run_on_all(loaded, index, version, work, slots, seen, tables)
+                    work = _run_on_all(loaded, index, version, work, slots, seen)
             except (StageError, EngineError) as error:
                 canary = ".canary" if version == CANARY and len(loaded.versions) > 1 else ""
                 raise InputError(
@@ -170,7 +167,6 @@ def _run_on_all(
     work: Work,
     slots: Sequence[int],
     seen: set[tuple[int, int, int, int]],
-    tables: Tables,
 ) -> Work:
     """Run one piece of work on the preferred engine, and at a new shape on every other slot too."""
     bucket = loaded.bucket_of(work, version)
@@ -182,8 +178,7 @@ def _run_on_all(
     seen.add(shape)
     results = []
     for engine, slot in places:
-        rows = int(padded(tables, index, engine, max(1, work.items)))
-        batch = Batch(-1, -1, engine, index, version, bucket, rows, 0, [], [], [work])
+        batch = Batch(-1, -1, engine, index, version, bucket, 0, 0, [], [], [work])
         with opened(runners[engine]):
             runners[engine].run(batch, slot)
         results += batch.results

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from loadslice.policy.tables import lower
 from loadslice.serve.warm import run_examples
 from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import Engine, Pipeline, Stage
@@ -28,4 +27,4 @@ def test_an_inputs_function_that_fails_is_one_readable_line(tmp_path: Path, body
         inputs="inp:samples",
     )
     with pytest.raises(InputError, match=says):
-        run_examples(pipeline, tmp_path, [], lower(pipeline))
+        run_examples(pipeline, tmp_path, [])
