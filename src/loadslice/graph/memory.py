@@ -10,8 +10,8 @@ Rules, in the order they are asked for each output of a node:
 
 Buffers are freed after their last reader. The model's inputs are the caller's: they stay for the whole run and are
 never written over; outputs live from the node that makes them to the end. Weights, and what a runtime computes from
-them alone at load, are no activations. A subgraph's own peak comes on top of what is alive around it; an If's outputs are
-there before its branch runs. Kernels' scratch and an allocator's rounding are not in the plan.
+them alone at load, are no activations. A subgraph's own peak comes on top of what is alive around it; an If's outputs
+are there before its branch runs. Kernels' scratch and an allocator's rounding are not in the plan.
 
 `ALIASES` and `IN_PLACE` are what ONNX Runtime's CPU kernels do; `memory_test` asks an installed runtime.
 """

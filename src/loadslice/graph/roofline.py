@@ -4,10 +4,10 @@ attainable = min(peak, bandwidth x intensity); the ridge, peak / bandwidth, part
 Reference: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from loadslice.spec.device import Device, Peak, PeakPrecision
-from loadslice.spec.inspection import Bound, DeviceFit, Fit, NodeCost
+from loadslice.spec.inspection import Bound, DeviceFit, Fit, NodeCost, NodeTime
 
 WIDTH_BITS = {"fp64": 64, "fp32": 32, "tf32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "int4": 4}
 
@@ -44,11 +44,12 @@ def fit(
     scale = WIDTH_BITS[at] / WIDTH_BITS[precision] if at is not None and precision is not None else 1.0
     bandwidth = device.bandwidth_bytes_per_s
     ridge = attainable = time_ms = fused_ms = None
+    times = node_times(device, precision, nodes)
     if peak is not None and bandwidth is not None:
         ridge = peak.value / bandwidth.value
         if flops is not None and bytes_moved:
             attainable = min(peak.value, bandwidth.value * flops / (bytes_moved * scale))
-            time_ms = _time_ms(nodes, peak.value, bandwidth.value / scale)
+            time_ms = total_ms(times)
         if flops is not None and compulsory_bytes is not None:
             fused_ms = max(flops / peak.value, compulsory_bytes * scale / bandwidth.value) * 1e3
     return DeviceFit(
@@ -64,7 +65,38 @@ def fit(
         time_ms_modelled=time_ms,
         time_ms_modelled_if_fused=fused_ms,
         figures=_sources(device, at, peak),
+        nodes=times,
     )
+
+
+def node_times(device: Device, precision: str | None, nodes: Iterable[NodeCost]) -> list[NodeTime]:
+    """Each node alone on a device: FLOPs / peak, bytes / bandwidth, the longer of the two and which it is.
+
+    Args:
+        device: With a peak and a bandwidth; otherwise every time is unknown.
+        precision: What the model computes in.
+        nodes: In any order; the result has it too.
+    """
+    at, peak = _peak(device, precision)
+    scale = WIDTH_BITS[at] / WIDTH_BITS[precision] if at is not None and precision is not None else 1.0
+    bandwidth = device.bandwidth_bytes_per_s
+    found = []
+    for node in nodes:
+        if peak is None or bandwidth is None or node.flops is None or node.bytes is None:
+            found.append(NodeTime(name=node.name, time_ms=None, bound=None))
+            continue
+        compute_ms = node.flops / peak.value * 1e3
+        memory_ms = node.bytes * scale / bandwidth.value * 1e3
+        bound: Bound | None = "compute" if compute_ms >= memory_ms else "memory"
+        longer = max(compute_ms, memory_ms)
+        found.append(NodeTime(name=node.name, time_ms=longer, bound=bound if longer else None))
+    return found
+
+
+def total_ms(times: Sequence[NodeTime]) -> float | None:
+    """Their sum; ``None`` when there are none or any is unknown."""
+    known = [each.time_ms for each in times if each.time_ms is not None]
+    return sum(known) if times and len(known) == len(times) else None
 
 
 def _bound(ridge: float | None, flops: int | None, moved: int | None, scale: float) -> Bound | None:
@@ -81,16 +113,6 @@ def _peak(device: Device, precision: str | None) -> tuple[PeakPrecision | None, 
         if candidate in device.peak_ops_per_s:
             return candidate, device.peak_ops_per_s[candidate]
     return None, None
-
-
-def _time_ms(nodes: Iterable[NodeCost], peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float | None:
-    seconds, counted = 0.0, False
-    for node in nodes:
-        if node.flops is None or node.bytes is None:
-            return None
-        seconds += max(node.flops / peak_flop_per_s, node.bytes / bandwidth_bytes_per_s)
-        counted = True
-    return seconds * 1e3 if counted else None
 
 
 def _converted(weight_bytes: dict[str, int], at: str | None) -> float:

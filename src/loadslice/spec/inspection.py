@@ -91,6 +91,16 @@ class TableFigures(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
+class NodeTime(msgspec.Struct, frozen=True, kw_only=True):
+    """One node alone on a device's roofline: modelled."""
+
+    name: str
+    time_ms: float | None
+    """max(FLOPs / peak, bytes / bandwidth)."""
+    bound: Bound | None
+    """Which of the two it is; ``None``: unknown, or no work."""
+
+
 class DeviceFit(msgspec.Struct, frozen=True, kw_only=True):
     """One model on one device. Operator support is ``None`` where no operator table or compiler could be asked.
 
@@ -138,6 +148,8 @@ class DeviceFit(msgspec.Struct, frozen=True, kw_only=True):
     """max(FLOPs / peak, compulsory bytes / bandwidth): nothing on this roofline is faster."""
     figures: dict[str, str] = {}
     """Source and basis of each device figure used."""
+    nodes: list[NodeTime] = []
+    """In the order of `Inspection.nodes_cost`."""
 
 
 class LiveTensor(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,6 +183,51 @@ class ShapeCheck(msgspec.Struct, frozen=True, kw_only=True):
     tensors: int
     """Compared; tensors inside control flow are not seen."""
     disagree: list[str]
+
+
+class KernelGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Kernels that were timed, and the nodes of the file that they stand for."""
+
+    kernels: list[str]
+    """Operator types of the runtime's kernels, in execution order."""
+    nodes: list[str]
+    """The file's nodes they cover; several: the runtime fused them, and only their sum is measured."""
+    time_ms: float
+    """Sum over the kernels of the midmean over runs."""
+    roofline_ms: float | None
+    """Sum over the nodes of max(FLOPs / peak, bytes / bandwidth) on this machine, unfused: modelled."""
+    bound: Bound | None
+    """What the larger part of that roofline time is bound by."""
+    flops: int | None
+    bytes: int | None
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """Every kernel of one model timed on this machine, through the runtime's own profiler."""
+
+    runtime: str
+    optimised: bool
+    """The runtime fused and laid out as it does by default; otherwise its kernels are the file's nodes."""
+    threads: int
+    runs: int
+    """After ``warmup`` runs that do not count; figures are midmeans: means of the middle half of the runs."""
+    warmup: int
+    run_ms: float
+    """One run as a whole, profiler on."""
+    kernels_ms: float
+    """Sum of the groups below; the rest of a run is the runtime between its kernels."""
+    unrecognised_ms: float
+    """Of the kernels that cover no node of the file."""
+    groups: list[KernelGroup]
+    """In execution order."""
+    not_run: list[str]
+    """Nodes that no kernel covers: the runtime removed them."""
+    arena_bytes: int | None
+    """Most that the run held of what it allocated itself, between kernels; ``None``: the runtime does not say."""
+    roofline: str
+    """Whose roofline the modelled times are of."""
+    inputs: str
+    """What was fed: drawn numbers, or a file."""
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,6 +270,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     nodes_cost: list[NodeCost] = []
     """In execution order; Constant nodes left out."""
     shape_check: ShapeCheck | None = None
+    measured: Measured | None = None
+    """Only with `--measure`."""
     basis: str = "modelled"
     conventions: str = (
         "1 multiply-accumulate = 2 FLOPs; every other scalar operation = 1; "
