@@ -204,7 +204,7 @@ class NaiveEngine:
         """What a request adds to the backlog: its rows, and its part of the base of a full batch."""
         base_ns, row_ns = self._line(lane)
         size = self.stages[lane[0]].batch.size
-        return (base_ns * rows // size if rows < size else base_ns) + rows * row_ns
+        return rows * (row_ns + base_ns // size) if rows < size else base_ns + rows * row_ns
 
     def wait_ns(self, now_ns: int) -> int:
         """What a newcomer is thought to wait."""
