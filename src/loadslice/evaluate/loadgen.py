@@ -68,6 +68,8 @@ class Answer:
     outcome: str = ""
     reason: str | None = None
     engine: str | None = None
+    basis: str | None = None
+    """``x-loadslice-basis``, of an answer that an emulated device had a part in."""
     body: bytes | None = None
 
 
@@ -181,6 +183,7 @@ class _Generator:
                 answer.done_s = time.perf_counter() - self.begin
                 answer.status = response.status
                 answer.engine = response.headers.get("x-loadslice-engine")
+                answer.basis = response.headers.get("x-loadslice-basis")
         except asyncio.CancelledError:
             self._end(answer, *self._unsent())
         except TimeoutError:

@@ -5,7 +5,7 @@ import ipaddress
 import socket
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPResponse
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -22,6 +22,7 @@ from loadslice.spec.files import Stamp, write_bytes
 from loadslice.spec.outcome import OUTCOMES
 from loadslice.spec.replay import REPLAY_COLUMNS, Replay, SendLagMs
 from loadslice.spec.simulation import LatencyMs
+from loadslice.spec.twin import label
 
 REQUESTS_MAX = 1_000_000
 SEND_LAG_MS_WARN = 5.0
@@ -134,9 +135,18 @@ def replay(
     where: Target,
     limits: loadgen.Limits,
     *,
+    dilate: float = 1.0,
     on_answer: Callable[[loadgen.Answer], None] = lambda _: None,
 ) -> tuple[pl.DataFrame, loadgen.Run]:
     """Send a stretch (see `payloads.cut`) open loop.
+
+    Args:
+        stretch: What to send.
+        inputs: With which bodies.
+        where: To whom.
+        limits: Bounds, in the server's time.
+        dilate: Seconds of the world for one of the server's, whose clock is as slow; the rows are in its time.
+        on_answer: Called for each answer.
 
     Returns:
         One row per request with `REPLAY_COLUMNS`, in order of the stretch, and how the run ended.
@@ -146,8 +156,19 @@ def replay(
             f"{stretch.height} requests are more than the {REQUESTS_MAX} of one replay. Use --limit or --for-s."
         )
     scored = inputs.score is not None and any(sample.truth is not None for sample in inputs.samples.values())
-    run = loadgen.drive(where.url, payloads.shots(stretch, inputs), limits, keep_bodies=scored, on_answer=on_answer)
+    slowed = stretch.with_columns(arrival_s=pl.col("arrival_s") * dilate) if dilate != 1 else stretch
+    limits = replace(limits, timeout_s=limits.timeout_s * dilate)
+    run = loadgen.drive(where.url, payloads.shots(slowed, inputs), limits, keep_bodies=scored, on_answer=on_answer)
+    if dilate != 1:
+        _undilate(run.answers, dilate)
     return _rows(stretch, inputs, run.answers), run
+
+
+def _undilate(answers: list[loadgen.Answer], dilate: float) -> None:
+    for answer in answers:
+        answer.due_s /= dilate
+        answer.sent_s = None if answer.sent_s is None else answer.sent_s / dilate
+        answer.done_s = None if answer.done_s is None else answer.done_s / dilate
 
 
 def _rows(stretch: pl.DataFrame, inputs: payloads.Inputs, answers: list[loadgen.Answer]) -> pl.DataFrame:
@@ -192,6 +213,7 @@ def summarise(
     url: str,
     speed: float,
     from_s: float,
+    dilate: float = 1.0,
     made: Stamp | None = None,
 ) -> Replay:
     """Figures over the rows of one replay; percentiles are over completed requests.
@@ -203,6 +225,7 @@ def summarise(
         url: Where it was sent.
         speed: Pace against the recording.
         from_s: Begin of the stretch in the trace.
+        dilate: As it was replayed.
         made: Where the document came from.
     """
     completed = rows.filter(pl.col("outcome") == "completed")
@@ -226,6 +249,8 @@ def summarise(
         send_lag_ms=SendLagMs(p50=_quantile(lag_ms, 0.5), p99=_quantile(lag_ms, 0.99)),
         client_errors=sum(count for reason, count in reasons.items() if _is_ours(reason)),
         accuracy=accuracy.total(_scores(rows)),
+        basis="emulated" if any(answer.basis is not None for answer in run.answers) else "measured",
+        dilate=dilate,
         trace=trace,
         url=url,
         speed=speed,
@@ -233,7 +258,7 @@ def summarise(
         span_s=span_s,
         complete=not (run.interrupted or run.gone),
         reasons=dict(reasons.most_common()),
-        warnings=_warnings(rows, run, lag_ms),
+        warnings=[*_warnings(rows, run, lag_ms), *_told_apart(run, dilate)],
         stamp=made,
     )
 
@@ -266,6 +291,17 @@ def _warnings(rows: pl.DataFrame, run: loadgen.Run, lag_ms: np.ndarray) -> list[
         found.append("The server went away during the replay; requests after that failed with reason 'server_gone'.")
     if run.interrupted:
         found.append("Interrupted; requests that were open or not sent yet are cancelled.")
+    return found
+
+
+def _told_apart(run: loadgen.Run, dilate: float) -> list[str]:
+    """What an emulated device had a part in, and a pace that was not the server's."""
+    said = sorted({answer.basis for answer in run.answers if answer.basis is not None})
+    found = [f"Times are {label(dilate)}: answers came from a device that is not here."] if said else []
+    if said not in ([], [label(dilate)]):
+        found.append(f"The server says '{said[0]}', and this replay was dilated {dilate:g}x: the times mean nothing.")
+    if dilate != 1 and not said:
+        found.append(f"No answer came from an emulated device, yet times were divided by {dilate:g}.")
     return found
 
 

@@ -171,3 +171,43 @@ def test_an_inputs_file_that_gives_no_samples_is_refused(tmp_path: Path) -> None
         payloads.from_module(path)
     with pytest.raises(InputError, match="not a Python file"):
         payloads.from_module(tmp_path / "mine.txt")
+
+
+@pytest.mark.live
+def test_a_dilated_replay_sends_slower_and_reports_in_the_servers_time() -> None:
+    inputs = payloads.Inputs({"slow": Sample("slow", "text/plain", b"200 60|", None)})
+    stretch = stretch_of(["slow", "slow", "slow"])
+    with serving() as server:
+        where = replaying.endpoint(replaying.target(server.url, allow_remote=False), None, tensors=False)
+        rows, run = replaying.replay(stretch, inputs, where, loadgen.Limits(), dilate=10)
+    document = replaying.summarise(rows, run, trace="t", url=where.url, speed=1, from_s=0, dilate=10)
+    assert rows["due_s"].to_list() == [0.0, 0.01, 0.02]
+    assert document.latency_ms.p50 is not None
+    assert 6.0 <= document.latency_ms.p50 < 30.0
+    assert document.span_s < 0.1
+    assert (document.basis, document.dilate) == ("measured", 10)
+    assert "yet times were divided by 10" in document.warnings[-1]
+
+
+@pytest.mark.parametrize(
+    ("basis", "dilate", "told"),
+    [
+        (None, 1.0, []),
+        ("emulated", 1.0, ["Times are emulated: answers came from a device that is not here."]),
+        (
+            "emulated, dilated 20x",
+            1.0,
+            [
+                "Times are emulated: answers came from a device that is not here.",
+                "The server says 'emulated, dilated 20x', and this replay was dilated 1x: the times mean nothing.",
+            ],
+        ),
+    ],
+)
+def test_answers_of_emulated_devices_make_a_replay_emulated(basis: str | None, dilate: float, told: list[str]) -> None:
+    answers = [loadgen.Answer(n, 0.1 * n, 0.1 * n, 0.1 * n + 0.02, 200, "completed", basis=basis) for n in range(100)]
+    rows = replaying._rows(stretch_of(["good"] * 100), INPUTS, answers).with_columns(texts=pl.lit(["x"]))
+    run = loadgen.Run(answers)
+    document = replaying.summarise(rows, run, trace="t", url="u", speed=1, from_s=0, dilate=dilate)
+    assert document.basis == ("measured" if basis is None else "emulated")
+    assert document.warnings == told

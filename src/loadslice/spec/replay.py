@@ -59,7 +59,10 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that this client or its input is to blame for: refused as bad input, or never sent because too many were
     already open."""
     accuracy: Accuracy | None
-    basis: Literal["measured"] = "measured"
+    basis: Literal["measured", "emulated"] = "measured"
+    """``emulated``: an answer came from a device that is not here."""
+    dilate: float = 1.0
+    """Seconds of the world for one of this document; every time in it has been divided by this."""
     open_loop: bool = True
     trace: str
     url: str

@@ -13,6 +13,7 @@ from loadslice.spec import pipeline as pipelines
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp
 from loadslice.spec.replay import Replay
+from loadslice.spec.twin import label
 from loadslice.workload import importing
 
 NEGATIVE = 3
@@ -49,6 +50,12 @@ INTERRUPTED = 130
     "--connections", type=click.IntRange(1, 16384), default=512, show_default=True, help="Open at once, at most."
 )
 @click.option("--timeout-s", type=Finite(0.001, 3600), default=30.0, show_default=True, help="For one answer.")
+@click.option(
+    "--dilate",
+    type=Finite(1, 1000),
+    default=1.0,
+    help="The server's own: it is slowed, and times are divided, by this.",
+)
 @click.option("--allow-remote", is_flag=True, help="Send to an address that is not this machine's.")
 @json_option
 @out_option
@@ -66,6 +73,7 @@ def command(
     content_type: str,
     connections: int,
     timeout_s: float,
+    dilate: float,
     allow_remote: bool,
     as_json: bool,
     out: Path | None,
@@ -86,12 +94,12 @@ def command(
         say(payloads.DRAWN)
     replaying.require_server(where)
     where = replaying.endpoint(where, known.pipeline if known else None, tensors=bodies.are_tensors)
-    say(f"sending {stretch.height} requests over {payloads.last_due_s(stretch):.1f} s to {where.url}")
+    say(f"sending {stretch.height} requests over {payloads.last_due_s(stretch) * dilate:.1f} s to {where.url}")
     limits = loadgen.Limits(connections=connections, timeout_s=timeout_s)
     with click.progressbar(
         length=stretch.height, label="answers", file=sys.stderr, hidden=not sys.stderr.isatty()
     ) as bar:
-        rows, run = replaying.replay(stretch, bodies, where, limits, on_answer=lambda _: bar.update(1))
+        rows, run = replaying.replay(stretch, bodies, where, limits, dilate=dilate, on_answer=lambda _: bar.update(1))
     named = {"trace": trace} | {
         name: path for name, path in (("pipeline", pipeline), ("inputs", bodies.source)) if path is not None
     }
@@ -102,6 +110,7 @@ def command(
         url=where.url,
         speed=speed,
         from_s=from_s,
+        dilate=dilate,
         made=stamp("replay/1", inputs=named, tools=("aiohttp",)),
     )
     if out is not None:
@@ -139,7 +148,8 @@ def _lines(document: Replay) -> Iterable[str]:
     latency = document.latency_ms
     if latency.p50 is not None:
         figures = f"p50 {latency.p50:.1f}  p95 {latency.p95:.1f}  p99 {latency.p99:.1f}  mean {latency.mean:.1f} ms"
-        yield f"latency     {figures}, from the due time"
+        basis = f" ({label(document.dilate)})" if document.basis == "emulated" else ""
+        yield f"latency     {figures}, from the due time{basis}"
     if document.throughput_per_s is not None:
         yield f"throughput  {document.throughput_per_s:.2f}/s, within deadline {document.goodput_per_s:.2f}/s"
     if document.send_lag_ms.p50 is not None:
