@@ -1,12 +1,15 @@
 """`inspect`: open a model, walk it, add it up."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import onnx
 
 from loadslice.graph import census, inputs, roofline
+from loadslice.graph.kv_cache import kv_cache
 from loadslice.graph.load import graphs, load
 from loadslice.graph.memory import plan
 from loadslice.graph.shapes import Body, infer, model_inputs
@@ -19,13 +22,19 @@ from loadslice.spec.inspection import DeviceFit, Inspection, TableFigures, Unsup
 COUNT_MAX = 2**63 - 1
 
 
-def inspect(path: Path, shapes: dict[str, list[int]] | None, devices: Sequence[Device]) -> Inspection:
+def inspect(
+    path: Path,
+    shapes: dict[str, list[int]] | None,
+    devices: Sequence[Device],
+    contents: Mapping[str, npt.NDArray[np.generic]] | None = None,
+) -> Inspection:
     """What a model asks of hardware.
 
     Args:
         path: An `.onnx` file.
         shapes: Input name to shape; an input left out keeps the shape the file gives it.
         devices: For each, a roofline and whether the model fits.
+        contents: Of inputs that decide a branch, a sampling rate for instance.
 
     Raises:
         InputError: The model cannot be opened, or the shapes are not for it.
@@ -34,7 +43,7 @@ def inspect(path: Path, shapes: dict[str, list[int]] | None, devices: Sequence[D
     model = load(path)
     inputs.check_shapes(path, model, given)
     try:
-        body = infer(model, given)
+        body = infer(model, given, contents)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     parameters, weight_dtypes = census.weights(model)
@@ -67,6 +76,7 @@ def inspect(path: Path, shapes: dict[str, list[int]] | None, devices: Sequence[D
         intensity_flop_per_byte=flops / moved if flops is not None and moved else None,
         peak_activation_bytes=peak,
         memory=memory,
+        kv_cache=kv_cache(model, body),
         complete=all(node.reason is None for node in nodes),
         dynamic_inputs=dynamic,
         ops=census.op_counts(model, nodes),
@@ -153,6 +163,7 @@ def with_devices(result: Inspection, devices: Sequence[Device]) -> Inspection:
             weight_bytes=result.weight_dtypes,
             peak_activation_bytes=result.peak_activation_bytes,
             nodes=result.nodes_cost,
+            kv_bytes_per_token=result.kv_cache.bytes_per_token if result.kv_cache is not None else None,
         )
         for device in devices
     }

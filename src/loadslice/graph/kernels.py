@@ -2,9 +2,9 @@
 
 A runtime's graph is not the file's. What survives are names: the tensor a fused kernel writes keeps its name, and most
 kernels keep their node's. So each kernel is anchored at the file's nodes that it shares a name with, and covers them
-and everything above them up to the next anchored node. A kernel without any anchor (a change of layout, for instance) is
-counted with the one that reads it. Kernels that cover a common node are one group: their time is measured, and how it
-divides among the nodes of the group is not.
+and everything above them up to the next anchored node. A kernel without any anchor (a change of layout, for instance)
+is counted with the one that reads it. Kernels that cover a common node are one group: their time is measured, and how
+it divides among the nodes of the group is not.
 """
 
 from collections import Counter, defaultdict

@@ -27,6 +27,7 @@ def fit(
     weight_bytes: dict[str, int],
     peak_activation_bytes: int | None,
     nodes: Iterable[NodeCost] = (),
+    kv_bytes_per_token: int | None = None,
 ) -> DeviceFit:
     """One model on one device; every figure that lacks an operand is ``None``.
 
@@ -39,6 +40,7 @@ def fit(
         weight_bytes: Stored, by ONNX element type.
         peak_activation_bytes: At ``precision``.
         nodes: For the time estimate, node by node.
+        kv_bytes_per_token: Of a decoder, at ``precision``.
     """
     at, peak = _peak(device, precision)
     scale = WIDTH_BITS[at] / WIDTH_BITS[precision] if at is not None and precision is not None else 1.0
@@ -56,6 +58,7 @@ def fit(
         bound=_bound(ridge, flops, bytes_moved, scale),
         bound_if_fused=_bound(ridge, flops, compulsory_bytes, scale),
         fits=_fits(device, _converted(weight_bytes, at), peak_activation_bytes, scale),
+        kv_tokens=_kv_tokens(device, _converted(weight_bytes, at), peak_activation_bytes, scale, kv_bytes_per_token),
         precision=at,
         needs_conversion=at != precision if at is not None and precision is not None else None,
         peak_flop_per_s=peak.value if peak is not None else None,
@@ -130,6 +133,15 @@ def _fits(device: Device, weight_bytes: float, peak_activation_bytes: int | None
     if device.memory_bytes is None:
         return None
     return "device" if needed <= device.memory_bytes.value else "no"
+
+
+def _kv_tokens(
+    device: Device, weight_bytes: float, peak_activation_bytes: int | None, scale: float, bytes_per_token: int | None
+) -> int | None:
+    if device.memory_bytes is None or peak_activation_bytes is None or not bytes_per_token:
+        return None
+    left = device.memory_bytes.value - weight_bytes - peak_activation_bytes * scale
+    return max(int(left / (bytes_per_token * scale)), 0)
 
 
 def _sources(device: Device, at: PeakPrecision | None, peak: Peak | None) -> dict[str, str]:

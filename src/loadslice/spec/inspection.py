@@ -130,6 +130,8 @@ class DeviceFit(msgspec.Struct, frozen=True, kw_only=True):
     bound: Bound | None
     fits: Fit | None
     """Weights and peak activations at ``precision``: in on-chip memory, in the device's memory, or not at all."""
+    kv_tokens: int | None = None
+    """Tokens of KV cache that fit in its memory beside weights and activations; ``None``: no cache, or unknown."""
     precision: str | None
     """Precision the figures below hold at: the model's own where the device states a peak for it."""
     needs_conversion: bool | None = None
@@ -183,6 +185,68 @@ class ShapeCheck(msgspec.Struct, frozen=True, kw_only=True):
     tensors: int
     """Compared; tensors inside control flow are not seen."""
     disagree: list[str]
+
+
+class KvCache(msgspec.Struct, frozen=True, kw_only=True):
+    """What a decoder keeps of the tokens it has seen: inputs that come back a position longer for each new token."""
+
+    inputs: list[str]
+    axis: int
+    """That grows, of the first of them."""
+    bytes_per_token: int
+    """All of them together, for one sequence."""
+    bytes: int | None
+    """At the given shapes; part of the inputs of the memory plan, and once more, longer, of its outputs."""
+
+
+class BucketChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The best that so many buckets can do."""
+
+    buckets: list[int]
+    padding_share: float
+    """Padding as a share of the recorded sizes that fit: 0.1 is a tenth more work than asked for."""
+
+
+class SizeUse(msgspec.Struct, frozen=True, kw_only=True):
+    """One open dimension of one input in the recorded traffic."""
+
+    input: str
+    axis: int
+    symbol: str | None
+    """As the file names it."""
+    source: str
+    """Where its sizes were read from: a column of a trace, or the recorded shapes."""
+    requests: int
+    min: int
+    p50: int
+    p99: int
+    max: int
+    distinct: int
+    chosen: BucketChoice
+    """The fewest buckets with no more padding than allowed, or the most that were allowed."""
+    outside_share: float
+    """Requests above the largest bucket."""
+    outside_share_later: float | None
+    """The same for the later half of the traffic with buckets from the earlier half; ``None``: too few requests."""
+    choices: list[BucketChoice]
+    """From one bucket on."""
+
+
+class TrafficSizes(msgspec.Struct, frozen=True, kw_only=True):
+    """Which sizes recorded traffic asks a model's open inputs for."""
+
+    traffic: str
+    requests: int
+    cover: float
+    """Share of the requests that the largest bucket of each dimension must hold."""
+    padding_max: float
+    sizes: list[SizeUse]
+    shapes: int
+    """Static shapes to build: the product of the dimensions' buckets; dimensions of one symbol count once."""
+    outside_share: float
+    """Requests that any dimension has no bucket for."""
+    unread: list[str] = []
+    """Open dimensions that the traffic says nothing of, as ``name[axis]``."""
 
 
 class KernelGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,6 +324,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """Largest sum of live activation bytes over a run, inputs and outputs included, weights excluded."""
     memory: MemoryPlan | None = None
     """What is alive at that peak, and which part of it the runtime allocates; ``None``: a size is unknown."""
+    kv_cache: KvCache | None = None
+    """``None``: the model keeps none."""
     complete: bool
     """Every node's cost is known."""
     dynamic_inputs: list[DynamicInput]
@@ -270,6 +336,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     nodes_cost: list[NodeCost] = []
     """In execution order; Constant nodes left out."""
     shape_check: ShapeCheck | None = None
+    traffic: TrafficSizes | None = None
+    """Only with `--traffic`."""
     measured: Measured | None = None
     """Only with `--measure`."""
     basis: str = "modelled"
