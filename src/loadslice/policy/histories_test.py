@@ -81,8 +81,6 @@ def breakers(draw: st.DrawFn) -> Breaker:
 def stages(draw: st.DrawFn, name: str, names: list[str]) -> Stage:
     order = draw(st.permutations(names))[: draw(st.sampled_from([1, 2, 3, 3, 3]))]
     prefer = draw(st.sampled_from(["static", "static", "fastest", "cheapest", "rules"]))
-    if prefer in {"fastest", "cheapest"}:
-        order = sorted(order)
     buckets = draw(st.sampled_from([[], [], [[8], [16]]]))
     accepts = st.builds(
         Accept,
@@ -107,7 +105,7 @@ def stages(draw: st.DrawFn, name: str, names: list[str]) -> Stage:
         share=draw(st.sampled_from([{}, {}, {order[0]: 0.3}, dict.fromkeys(order, 0.25)])),
         canary=Canary(variant=f"{name}2") if has_canary else None,
         memory_mb=draw(st.sampled_from([30, 60])),
-        load_ms=0,
+        load_ms=draw(st.sampled_from([0, 7])),
     )
 
 

@@ -100,6 +100,10 @@ def entry(*, inlined: bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return lambda function: _compiled(function, inlined=inlined, wrapped=True)
 
 
+def _refuse_call(*_: Any, **__: Any) -> None:
+    raise TypeError("only kernels call a kernel: make it an `entry` to call it from Python.")
+
+
 def _compiled(function: Callable[P, R], *, inlined: bool, wrapped: bool) -> Callable[P, R]:
     if numba.config.DISABLE_JIT:
         return function
@@ -114,5 +118,9 @@ def _compiled(function: Callable[P, R], *, inlined: bool, wrapped: bool) -> Call
     # numba would compile `finish(..., FAILED, ...)` and `finish(..., SHED, ...)`, and all they call, once per constant:
     # 148 functions where there are 66, and twice the time.
     dispatcher.get_call_template = of_plain_types
+    if not wrapped:
+        # Without a wrapper there is nothing that Python could call, and numba would call it all the same.
+        dispatcher._insert = lambda *_: None
+        dispatcher._compile_for_args = _refuse_call
     compiled: Callable[P, R] = dispatcher
     return compiled

@@ -74,13 +74,16 @@ def wait_for_many_ns(now_ns: int, tables: Tables, state: State, engine: int) -> 
 def learn(now_ns: int, tables: Tables, state: State, slot: int) -> None:
     """Move the estimates by how long a batch took that ended well; a trial's answer replaces them.
 
-    A failure teaches nothing: it may come at once, or after a long silence. Loading a model is not serving with it.
+    A failure teaches nothing: it may come at once, or after a long silence. Nor does a batch that had its model loaded
+    first: how long that took is not told.
     """
     batch = state.batches[slot]
+    if batch[c.B_LOAD_NS] > 0:
+        return
     engine = batch[c.B_ENGINE]
     stage = batch[c.B_STAGE]
     lane = batch[c.B_BUCKET]
-    took_ns = now_ns - batch[c.B_STARTED_NS] - batch[c.B_LOAD_NS]
+    took_ns = now_ns - batch[c.B_STARTED_NS]
     learned = state.learned_ns[stage, engine]
     afresh = learned == 0 or batch[c.B_TRIAL] == 1
     state.learned_ns[stage, engine] = took_ns if afresh else learned + ((took_ns - learned) >> MEMORY_SHIFT)

@@ -221,7 +221,9 @@ class NaiveEngine:
     def learn(self, now_ns: int, batch: Running) -> None:
         """Move the estimates by how long a batch took that ended well; a trial's answer replaces them."""
         s = batch.lane[0]
-        took_ns = now_ns - batch.started_ns - batch.load_ns
+        if batch.load_ns > 0:
+            return
+        took_ns = now_ns - batch.started_ns
         before = self.learned_ns.get(s, 0)
         self.learned_ns[s] = took_ns if before == 0 or batch.trial else before + (took_ns - before) // 8
         curve = self.curves.get(batch.lane, ServiceCurve(0, 0))

@@ -81,7 +81,7 @@ def fastest(now_ns: int, tables: Tables, state: State, request: int) -> int:
     quick_ns = state.quick_ns[stage, lane]
     ties = 1 - tables.stages[stage, c.S_IN_ORDER]
     best = -1
-    best_ns = c.BLOCKED_NS
+    best_ns = c.BLOCKED_NS - 1  # even a tie with it must not beat what is blocked
     for engine in range(quick_ns.shape[0]):
         if max(ends_ns[engine] - now_ns, 0) + backlog_ns[engine] + quick_ns[engine] >= best_ns + ties:
             continue

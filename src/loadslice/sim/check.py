@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from loadslice.policy import columns as c
-from loadslice.policy import events, invariants
+from loadslice.policy import events, invariants, watch
 from loadslice.policy.tables import Int64s, State, Tables, fresh, lower, rule_sources
 from loadslice.sim.journal import effects_sha256
 from loadslice.spec import journal as spec
@@ -21,6 +21,10 @@ from loadslice.spec.latency import LatencyTable
 
 LOOKS = 1000
 """The state is checked whole this many times, evenly over the events; each look costs about a millisecond."""
+
+
+FOLLOWED = 200_000
+"""Events that are followed one by one; each costs some 50 us."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,11 +108,27 @@ def _decisions(journal: Journal, folder: Path) -> Iterator[Finding]:
             figure=f"{len(logged)} calls, {len(effects)} decisions",
         )
     yield Finding(promise="every invariant of the state holds", held=not broken, figure=broken or "all hold")
+    if not broken:
+        yield _followed(logged, pipeline, tables)
     ended = effects[effects[:, c.F_KIND] == c.OUTCOME, c.F_TAG]
     yield Finding(
         promise="every outcome was decided once",
         held=len(ended) == len(np.unique(ended)),
         figure=f"{len(ended)} decided, {len(np.unique(ended))} different requests",
+    )
+
+
+def _followed(logged: Int64s, pipeline: pipeline_file.Pipeline, tables: Tables) -> Finding:
+    """Hold every event by itself to the promises of the policy page; the first of a long journal."""
+    starts = np.flatnonzero(logged[:, 0] != events.RESULT)
+    rows = len(logged) if len(starts) <= FOLLOWED else int(starts[FOLLOWED])
+    state = fresh(tables, pipeline.max_requests)
+    broken = watch.follow(logged[:rows], pipeline, tables, state, look_every=max(1, len(starts) // LOOKS))
+    followed = min(len(starts), FOLLOWED)
+    return Finding(
+        promise="every event keeps the promises of the policy",
+        held=not broken,
+        figure=broken or f"{followed} of {len(starts)} events followed one by one",
     )
 
 

@@ -447,6 +447,9 @@ def _check_numbers(stage: Stage, place: str) -> None:
         spans = {"open_ms": breaker.open_ms, "half_open_ms": breaker.half_open_ms, "slow_ms": breaker.slow_ms}
         _within(f"{place}.", {f"breaker.{key}": value for key, value in spans.items()}, 0.001, 86_400_000)
         _within(f"{place}.", {"breaker.open_ms_max": breaker.open_ms_max}, breaker.open_ms, 86_400_000)
+        windows = [batch.window_ms for batch in stage.batch.values()]
+        # A probe that waits for company past the end of half-open would never be recorded.
+        _within(f"{place}.", {"breaker.half_open_ms": breaker.half_open_ms}, max([0.001, *windows]), 86_400_000)
     for number, bucket in enumerate(stage.buckets):
         if not bucket or any(side < 1 for side in bucket) or len(bucket) != len(stage.buckets[0]):
             raise InputError(
