@@ -55,7 +55,7 @@ def choices(sizes: Sizes, wanted: Wanted) -> list[BucketChoice]:
     # Work of the first j distinct sizes in k buckets; the last of them is the upper bound of the last bucket.
     work = distinct * before[1:]
     cuts: list[Sizes] = []
-    found = [BucketChoice(buckets=[largest], padding_share=float(work[-1] / asked - 1))]
+    found = [BucketChoice(buckets=[largest], padding_share=(int(work[-1]) - asked) / asked)]
     while len(found) < min(wanted.count_max, len(distinct)) and found[-1].padding_share > 0:
         following = np.empty_like(work)
         cut = np.zeros(len(work), np.int64)
@@ -67,7 +67,7 @@ def choices(sizes: Sizes, wanted: Wanted) -> list[BucketChoice]:
                 cut[last] = -1
         cuts.append(cut)
         work = np.minimum(work, following)
-        found.append(BucketChoice(buckets=_bounds(distinct, cuts), padding_share=float(work[-1] / asked - 1)))
+        found.append(BucketChoice(buckets=_bounds(distinct, cuts), padding_share=(int(work[-1]) - asked) / asked))
     return found
 
 

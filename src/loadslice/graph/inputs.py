@@ -3,8 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
+from onnx import helper
 
 from loadslice.graph.shapes import model_inputs
 from loadslice.graph.values import dtype_name
@@ -76,6 +79,11 @@ def declared_shape(info: onnx.ValueInfoProto) -> list[int | str | None] | None:
         dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else dim.dim_param or None
         for dim in info.type.tensor_type.shape.dim
     ]
+
+
+def numpy_type(info: onnx.ValueInfoProto) -> np.dtype[Any]:
+    """What an input is fed as."""
+    return np.dtype(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
 
 
 def fix_inputs(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:

@@ -25,7 +25,7 @@ def describe_inspection(result: Inspection) -> Iterator[str]:
         moved, fused = scaled(result.bytes_moved, "B"), scaled(result.compulsory_bytes, "B")
         yield f"  bytes moved  {at_least}{moved} if nothing is fused, {fused} if everything is"
         yield f"  intensity    {number(result.intensity_flop_per_byte)} FLOP/byte"
-    yield f"  activations  {scaled(result.peak_activation_bytes, 'B')} at the peak"
+    yield from _memory(result)
     yield from _open_inputs(result)
     if result.shape_check is not None:
         done = result.shape_check
@@ -49,6 +49,22 @@ def describe_inspection(result: Inspection) -> Iterator[str]:
         yield from _describe_fit(name, fit)
 
 
+def _memory(result: Inspection) -> Iterator[str]:
+    plan = result.memory
+    if plan is None:
+        yield "  activations  unknown at the peak"
+    else:
+        yield (
+            f"  activations  {scaled(plan.peak_bytes, 'B')} at the peak, in {plan.at or 'no node'}: inputs "
+            f"{scaled(plan.input_bytes, 'B')}, the run's own {scaled(plan.arena_bytes, 'B')} "
+            f"({scaled(plan.unshared_bytes, 'B')} if nothing were shared)"
+        )
+    cache = result.kv_cache
+    if cache is not None:
+        now = f", {scaled(cache.bytes, 'B')} at these shapes" if cache.bytes is not None else ""
+        yield f"  KV cache     {scaled(cache.bytes_per_token, 'B')} a token in {len(cache.inputs)} tensors{now}"
+
+
 def _open_inputs(result: Inspection) -> Iterator[str]:
     missing = [entry for entry in result.dynamic_inputs if entry.given is None]
     if not missing:
@@ -66,7 +82,8 @@ def _describe_fit(name: str, fit: DeviceFit) -> Iterator[str]:
     convert = " (the model would have to be converted)" if fit.needs_conversion else ""
     yield f"  on {name}{precision}{convert}"
     where = {"onchip": "in on-chip memory", "device": "in the device's memory", "no": "does not fit", None: "unknown"}
-    yield f"    weights and activations: {where[fit.fits]}"
+    tokens = f", with {fit.kv_tokens:,} tokens of KV cache" if fit.kv_tokens is not None else ""
+    yield f"    weights and activations: {where[fit.fits]}{tokens}"
     if fit.bound is None:
         lacking = "a peak and a bandwidth" if fit.ridge_flop_per_byte is None else "the model's work"
         yield f"    bound: unknown, for want of {lacking}"

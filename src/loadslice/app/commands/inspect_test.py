@@ -91,3 +91,84 @@ def test_a_model_that_is_none_is_exit_two(tmp_path: Path, capsys: pytest.Capture
     assert run(["inspect", "package:no_such_package/m.onnx"]) == 2
     assert run(["inspect", str(tmp_path)]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 3
+
+
+def test_measured_times_plan_the_slices(model: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    two = onnx.load(model)
+    two.graph.node.append(helper.make_node("Relu", ["y"], ["z"], name="half_wave"))
+    two.graph.output[0].name = "z"
+    onnx.save(two, model)
+    measure = ["inspect", str(model), "--shape", "x=3x64", "--measure", "--runs", "4", "--out", str(tmp_path / "out")]
+    assert run([*measure, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    times = json.loads((tmp_path / "out" / "op-times.json").read_text(encoding="utf-8"))
+    assert set(times["devices"]["cpu0"]["nodes_ms"]) == {"product", "half_wave"}
+    assert sum(len(group["nodes"]) for group in document["measured"]["groups"]) == 2
+    assert document["devices"]["local"]["nodes"][0]["bound"] in {"compute", "memory"}
+    asked = ["slice", str(model), "--shape", "x=3x64", "--devices", "cpu0,gpu0=nvidia-t4"]
+    assert run([*asked, "--times", str(tmp_path / "out" / "op-times.json"), "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["devices"]["cpu0"]["basis"] == "measured"
+
+
+def test_measuring_wants_every_shape(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", str(model), "--measure"]) == 2
+    assert "Give a shape for x with --shape" in capsys.readouterr().err
+
+
+def test_recorded_shapes_choose_the_buckets(model: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    lines = [{"x": [rows, 64]} for rows in [1] * 60 + [32] * 39 + [500]]
+    recorded = tmp_path / "shapes.jsonl"
+    recorded.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    assert run(["inspect", str(model), "--traffic", str(recorded), "--json"]) == 0
+    traffic = json.loads(capsys.readouterr().out)["traffic"]
+    (used,) = traffic["sizes"]
+    assert (used["input"], used["axis"], used["symbol"]) == ("x", 0, "n")
+    assert used["chosen"] == {"buckets": [1, 32], "padding_share": 0}
+    assert (traffic["shapes"], traffic["outside_share"]) == (2, 0.01)
+
+
+def test_a_traces_column_stands_for_a_symbol(model: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = [{"arrival_s": float(index), "items": 1 + index % 4} for index in range(40)]
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    assert run(["inspect", str(model), "--traffic", str(trace), "--dim", "n=items"]) == 0
+    printed = capsys.readouterr().out
+    assert "x[0] (n), column items: 1 to 4, p50 2, p99 4, 4 distinct" in printed
+    assert "* 1 2 4: 10.0% padding" in printed
+    assert "3 static shapes; 0.00% of the requests outside" in printed
+
+
+@pytest.mark.parametrize(
+    ("line", "dims", "words"),
+    [
+        ('{"x": [0, 64]}', [], "request 1: x[0] is 0"),
+        ('{"x": "wide"}', [], "line 1"),
+        ('{"z": [1, 64]}', [], "no size for any open dimension of the model (x[0])"),
+        ('{"arrival_s": 0.0}', [], "Add --dim n=tokens_in"),
+        ('{"arrival_s": 0.0}', ["--dim", "n=items"], "has no `items` for any request"),
+        ('{"arrival_s": 0.0, "items": 1}', ["--dim", "m=items"], "no such open dimension; the model has n"),
+        ('{"arrival_s": 0.0}', ["--dim", "n=rows"], "with a column of items"),
+    ],
+)
+def test_traffic_that_says_nothing_of_the_model_is_refused(
+    model: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, dims: list[str], words: str
+) -> None:
+    recorded = tmp_path / "recorded.jsonl"
+    recorded.write_text(line + "\n", encoding="utf-8")
+    assert run(["inspect", str(model), "--traffic", str(recorded), *dims]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_a_sample_gives_shapes_and_is_checked(model: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    np.savez(tmp_path / "good.npz", x=np.ones((5, 64), np.float32))
+    np.savez(tmp_path / "other.npz", y=np.ones((5, 64), np.float32))
+    np.savez(tmp_path / "wide.npz", x=np.ones((5, 64), np.float64))
+    assert run(["inspect", str(model), "--sample", str(tmp_path / "good.npz"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["flops"] == 2 * 5 * 64 * 8
+    for name, words in (("other", "has no array 'x'"), ("wide", "'x' is float64, the model wants float32")):
+        assert run(["inspect", str(model), "--sample", str(tmp_path / f"{name}.npz")]) == 2
+        assert words in capsys.readouterr().err

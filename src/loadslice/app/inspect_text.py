@@ -1,0 +1,72 @@
+"""What `inspect` adds about time on this machine and about recorded traffic, as lines for a person."""
+
+from collections.abc import Iterator
+
+from loadslice.graph.numbers import scaled
+from loadslice.spec.inspection import Inspection, KernelGroup, Measured, TrafficSizes
+
+GROUPS_SHOWN = 12
+NODES_SHOWN = 3
+CHOICES_SHOWN = 6
+
+
+def describe_extras(result: Inspection) -> Iterator[str]:
+    """Traffic, then measured times."""
+    if result.traffic is not None:
+        yield ""
+        yield from describe_traffic(result.traffic)
+    if result.measured is not None:
+        yield ""
+        yield from describe_measured(result.measured)
+
+
+def describe_traffic(sizes: TrafficSizes) -> Iterator[str]:
+    """Each open dimension with its buckets, and what falls outside."""
+    yield f"  recorded traffic: {sizes.requests:,} requests in {sizes.traffic}"
+    for use in sizes.sizes:
+        symbol = f" ({use.symbol})" if use.symbol else ""
+        yield (
+            f"    {use.input}[{use.axis}]{symbol}, {use.source}: {use.min} to {use.max}, p50 {use.p50}, p99 {use.p99}, "
+            f"{use.distinct:,} distinct"
+        )
+        for choice in use.choices[:CHOICES_SHOWN]:
+            mark = "*" if choice == use.chosen else " "
+            yield f"    {mark} {' '.join(map(str, choice.buckets))}: {choice.padding_share:.1%} padding"
+        later = use.outside_share_later
+        ahead = "" if later is None else f"; of the later half with the earlier half's buckets {later:.2%}"
+        yield f"      outside {use.outside_share:.2%}{ahead}"
+    yield (
+        f"    {sizes.shapes} static shapes; {sizes.outside_share:.2%} of the requests outside (buckets cover "
+        f"{sizes.cover:.0%} of each dimension, * has at most {sizes.padding_max:.0%} padding or is the best allowed)"
+    )
+    if sizes.unread:
+        yield f"    nothing recorded of {', '.join(sizes.unread)}"
+
+
+def describe_measured(measured: Measured) -> Iterator[str]:
+    """The slowest groups of kernels, measured beside modelled."""
+    how = "" if measured.optimised else ", unoptimised"
+    yield (
+        f"  measured on this machine: {measured.run_ms:.3f} ms a run, {measured.kernels_ms:.3f} ms in kernels "
+        f"({measured.runtime}{how}, {measured.threads} threads, {measured.runs} runs of {measured.inputs})"
+    )
+    yield f"    {'measured':>10}{'roofline':>10}{'bound':>9}  kernels <- nodes of the file"
+    for group in sorted(measured.groups, key=lambda each: -each.time_ms)[:GROUPS_SHOWN]:
+        yield _group(group)
+    more = len(measured.groups) - GROUPS_SHOWN
+    if more > 0:
+        yield f"    and {more} more (--json has all)"
+    if measured.unrecognised_ms:
+        yield f"    {measured.unrecognised_ms:.3f} ms in kernels that no node of the file is recognised in"
+    if measured.not_run:
+        yield f"    {len(measured.not_run)} nodes have no kernel: the runtime removed them"
+    yield f"    the run held {scaled(measured.arena_bytes, 'B')} of its own at the peak, weights and scratch aside"
+
+
+def _group(group: KernelGroup) -> str:
+    roofline = f"{group.roofline_ms:.3f}" if group.roofline_ms is not None else "unknown"
+    names = " ".join(group.nodes[:NODES_SHOWN]) or "unrecognised"
+    more = f" and {len(group.nodes) - NODES_SHOWN} more" if len(group.nodes) > NODES_SHOWN else ""
+    return (
+        f"    {group.time_ms:>10.3f}{roofline:>10}{group.bound or '-':>9}  {'+'.join(group.kernels)} <- {names}{more}"
+    )
