@@ -120,7 +120,7 @@ def _compiled(function: Callable[P, R], *, inlined: bool, wrapped: bool) -> Call
     dispatcher.get_call_template = of_plain_types
     if not wrapped:
         # Without a wrapper there is nothing that Python could call, and numba would call it all the same.
-        dispatcher._insert = lambda *_: None
-        dispatcher._compile_for_args = _refuse_call
+        dispatcher._insert = lambda *_: None  # noqa: SLF001
+        dispatcher._compile_for_args = _refuse_call  # noqa: SLF001
     compiled: Callable[P, R] = dispatcher
     return compiled
