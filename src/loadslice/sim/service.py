@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadslice.policy.estimate import typical_ms
-from loadslice.policy.kernel import entry, kernel
+from loadslice.policy.kernel import entry as called_from_python
+from loadslice.policy.kernel import kernel
 from loadslice.policy.tables import Int64s, versions
 from loadslice.sim.draws import NORMAL_95, normal, t_95, uniform
 from loadslice.sim.gaps import ON_HOST, accepts, gap, remedy, rows_most
@@ -336,7 +337,7 @@ def draw_at(
     return float(mean_ns * math.exp(sigma * score(service, seed, now_ns, tag, stage, engine) - 0.5 * sigma * sigma))
 
 
-@entry(inlined=True)
+@called_from_python(inlined=True)
 def draw_ns(
     service: Service, seed: int, now_ns: int, tag: int, stage: int, engine: int, bucket: int, rows: int
 ) -> float:
