@@ -149,10 +149,26 @@ def _embed_layer_normalization(inputs: list[Value | None], _: Attributes) -> lis
     return [tensor_type(table.elem_type, (*ids.shape, table.shape[-1]))]
 
 
+def _qlinear_concat(inputs: list[Value | None], attributes: Attributes) -> list[onnx.TypeProto] | None:
+    """`QLinearConcat`: scale and zero point of the output, then tensor, scale and zero point for each input."""
+    parts, axis = [value for value in inputs[2::3] if value is not None], attributes.get("axis")
+    shapes = [part.shape for part in parts if part.shape is not None]
+    if not shapes or len(shapes) != len(parts) or not isinstance(axis, int):
+        return None
+    first = shapes[0]
+    if any(len(shape) != len(first) for shape in shapes) or not -len(first) <= axis < len(first):
+        return None
+    axis %= len(first)
+    along = [shape[axis] for shape in shapes]
+    joined = None if None in along else sum(size or 0 for size in along)
+    return [tensor_type(parts[0].elem_type, (*first[:axis], joined, *first[axis + 1 :]))]
+
+
 _RULES: dict[str, Callable[[list[Value | None], Attributes], list[onnx.TypeProto] | None]] = {
     "MatMulNBits": _matmul_nbits,
     "MatMulBnb4": _matmul_nbits,
     "FusedMatMul": _fused_matmul,
+    "QLinearConcat": _qlinear_concat,
     "Attention": _attention,
     "QAttention": _attention,
     "MultiHeadAttention": _multi_head_attention,

@@ -180,6 +180,35 @@ def test_runtime_specific_products_are_known(build: Build, op: str) -> None:
         assert result.parameters == 64 * 8 + 16
 
 
+def test_quantised_operators_of_the_runtime_have_the_shapes_of_their_float_twins(build: Build) -> None:
+    """QOperator models are made of these; each keeps the 8-bit type that its float twin's schema does not know."""
+    scale, zero = weights("s"), numpy_helper.from_array(np.array(0, np.int8), "z")
+    quantised = ["s", "z"]
+    ms = "com.microsoft"
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", *quantised], ["q"]),
+        helper.make_node("QLinearMul", ["q", *quantised, "c", *quantised, *quantised], ["m"], domain=ms),
+        helper.make_node("QLinearAdd", ["m", *quantised, "q", *quantised, *quantised], ["a"], domain=ms),
+        helper.make_node("QLinearConcat", [*quantised, "a", *quantised, "q", *quantised], ["t"], domain=ms, axis=1),
+        helper.make_node("QLinearGlobalAveragePool", ["t", *quantised, *quantised], ["p"], domain=ms, channels_last=0),
+        helper.make_node("QLinearSigmoid", ["p", *quantised, *quantised], ["g"], domain=ms),
+        helper.make_node("DequantizeLinear", ["g", *quantised], ["y"]),
+    ]
+    stored = [scale, zero, weights("c", 1, 3, 1, 1, dtype=np.int8)]
+    result = inspect(build(nodes, [tensor("x", [2, 3, 8, 8])], stored), None, [])
+    assert result.complete
+    sizes = [[2, 3, 8, 8]] * 3 + [[2, 6, 8, 8]] + [[2, 6, 1, 1]] * 3
+    assert [node.output_shapes for node in result.nodes_cost] == [[size] for size in sizes]
+    assert flops(result, "QLinearMul") == (1 + 3) * 2 * 3 * 64
+
+
+def test_a_fused_convolution_has_the_shape_of_a_plain_one(build: Build) -> None:
+    node = helper.make_node("FusedConv", ["x", "w"], ["y"], domain="com.microsoft", activation="Relu", strides=[2, 2])
+    result = inspect(build([node], [tensor("x", [1, 3, 9, 9])], [weights("w", 4, 3, 1, 1)]), None, [])
+    assert result.nodes_cost[0].output_shapes == [[1, 4, 5, 5]]
+    assert result.macs == 4 * 25 * 3
+
+
 def test_attention_counts_projection_scores_and_sum(build: Build) -> None:
     node = helper.make_node("Attention", ["x", "w", "b"], ["y"], domain="com.microsoft", num_heads=4)
     path = build([node], [tensor("x", [2, 10, 32])], [weights("w", 32, 96), weights("b", 96)])

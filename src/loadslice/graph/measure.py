@@ -106,6 +106,8 @@ WeightBiasQuantization WhereDummyDq TransposeOptimizer ConstantFoldingDQ"""
 _NOT_FOLDING = _NOT_FOLDING_TEXT.split()
 """ONNX Runtime 1.32's basic optimisations other than constant folding."""
 
+Shapes = tuple[tuple[int, ...], ...]
+
 Feeds = Mapping[str, npt.NDArray[np.generic]]
 
 
@@ -121,6 +123,9 @@ class KernelRun:
     """Requested from the arena and not given back when the kernel ended; ``None``: this runtime does not say."""
     gained_bytes: int | None
     """By how much the kernel changed that."""
+    inputs: Shapes = ()
+    """Shapes of the inputs that are there, in order."""
+    outputs: Shapes = ()
 
     @property
     def end_us(self) -> int:
@@ -151,7 +156,15 @@ class Profile:
 
 
 def profile(
-    path: Path, model: onnx.ModelProto, feeds: Feeds, *, optimise: Optimise, threads: int, warmup: int, runs: int
+    path: Path,
+    model: onnx.ModelProto,
+    feeds: Feeds,
+    *,
+    optimise: Optimise,
+    threads: int,
+    warmup: int,
+    runs: int,
+    prepack: bool = True,
 ) -> Profile:
     """Run a model under ONNX Runtime's profiler, on the CPU.
 
@@ -163,6 +176,7 @@ def profile(
         threads: For one kernel.
         warmup: Runs before the ones that count.
         runs: That count.
+        prepack: Let kernels keep weights in an order of their own; the shapes of such weights are then not reported.
 
     Raises:
         MissingExtraError: onnxruntime is not installed.
@@ -181,6 +195,7 @@ def profile(
     # The planned arena would hold everything from the start; without it each kernel's own share is seen.
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.disable_prepacking", "0" if prepack else "1")
     options.enable_profiling = True
     with tempfile.TemporaryDirectory(prefix="loadslice-") as folder:
         options.profile_file_prefix = str(Path(folder) / "profile")
@@ -223,9 +238,15 @@ def _by_run(events: list[dict[str, Any]]) -> tuple[list[list[KernelRun]], list[i
                 dur_us=event["dur"],
                 live_bytes=int(live) if live is not None else None,
                 gained_bytes=int(gained) if gained is not None else None,
+                inputs=_shapes(said.get("input_type_shape", [])),
+                outputs=_shapes(said.get("output_type_shape", [])),
             )
         )
     return found, [event["dur"] for event in whole]
+
+
+def _shapes(entries: list[dict[str, list[int]]]) -> Shapes:
+    return tuple(tuple(shape) for entry in entries for shape in entry.values())
 
 
 def _plain_options(onnxruntime: Any) -> Any:

@@ -30,6 +30,8 @@ _NO_SYMBOL = {"None", "unk"}
 
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 
+_EIGHT_BITS = {TensorProto.INT8, TensorProto.UINT8}
+
 _SCHEMA_ERRORS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError, KeyError)
 
 
@@ -230,12 +232,31 @@ class _Walk:
             twin = contrib.standard_node(node) if domain in _CONTRIB else None
             twin_schema = self._schema(twin.op_type, "") if twin is not None else None
             if twin is not None and twin_schema is not None:
-                types, trouble = self._by_schema(twin_schema, twin, env)
+                types, trouble = self._as_standard(twin_schema, twin, env)
         if not types or types[0] is None or not types[0].tensor_type.HasField("shape"):
             own = contrib.infer(node, inputs, attribute_values(node)) if domain in _CONTRIB else None
             if own is not None:
                 return [*own, *types[len(own) :]], None
         return types, trouble
+
+    def _as_standard(
+        self, schema: defs.OpSchema, twin: onnx.NodeProto, env: Env
+    ) -> tuple[list[onnx.TypeProto | None], str | None]:
+        """Output types by a standard twin, whose schema may know no 8-bit types and not all attributes."""
+        extra = {attribute.name: attribute for attribute in twin.attribute if attribute.name not in schema.attributes}
+        if "channels_last" in extra and extra["channels_last"].i:
+            return [None] * len(
+                twin.output
+            ), "its tensors have their channels last, which the standard operator has not"
+        for attribute in extra.values():
+            twin.attribute.remove(attribute)
+        eight = [name for name in twin.input if name in env and env[name].elem_type in _EIGHT_BITS]
+        floats = {name: Value(tensor_type(TensorProto.FLOAT, env[name].shape)) for name in eight}
+        types, trouble = self._by_schema(schema, twin, {**env, **floats})
+        if not eight:
+            return types, trouble
+        kind = env[eight[0]].elem_type
+        return [None if found is None else tensor_type(kind, Value(found).shape) for found in types], trouble
 
     def _schema(self, op: str, domain: str) -> defs.OpSchema | None:
         if (op, domain) not in self.schemas:
