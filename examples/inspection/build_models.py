@@ -1,15 +1,15 @@
 """Makes the two parts of the network: `python examples/inspection/build_models.py`.
 
 The backbone is four convolutions whose filters are set or drawn once and never trained, cut to int8 with ranges
-calibrated on drawn plates; the head is one convolution fitted in closed form, by ridge regression on what the int8 backbone gives for
-other drawn plates. It is small, its weights are our own, and it finds what it was made for.
+calibrated on drawn plates; the head is one convolution fitted in closed form, by ridge regression on what the int8
+backbone gives for other drawn plates. It is small, its weights are our own, and it finds what it was made for.
 
 References:
     Random filters as features: Saxe et al., "On Random Weights and Unsupervised Feature Learning", ICML 2011.
 """
 
-import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime as ort
+from inspection_inputs import FAULT_PX, INPUT_PX, KINDS, plate
+from inspection_stages import CELLS, SIZE_SCALE, normalised
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from PIL import Image
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-
-from inspection_inputs import FAULT_PX, INPUT_PX, KINDS, plate  # noqa: E402
-from inspection_stages import CELLS, SIZE_SCALE, normalised  # noqa: E402
 
 CHANNELS = (3, 16, 16, 32, 80)
 CONTRASTS = 16
@@ -40,21 +38,21 @@ Floats = npt.NDArray[np.float32]
 
 
 def backbone(rng: np.random.Generator) -> onnx.ModelProto:
-    """image [rows, 3, 352, 352] -> features [rows, 80, 22, 22].
+    """Image [rows, 3, 352, 352] -> features [rows, 80, 22, 22].
 
     The first channel of the first two layers is the light, smoothed; the third layer draws contrasts of it, which lose
     their sign's other half in the rectifier; the fourth hands each contrast on from the four quarters of a cell. Beside
     them run filters drawn over everything.
     """
     nodes, stored, name = [], [], "image"
-    for layer, (given, made) in enumerate(zip(CHANNELS, CHANNELS[1:], strict=False)):
+    for layer, (given, made) in enumerate(pairwise(CHANNELS)):
         filters = rng.standard_normal((made, given, KERNEL, KERNEL)).astype(np.float32)
         filters -= filters.mean(axis=(2, 3), keepdims=True)  # contrast, not brightness
         filters *= np.sqrt(1 / (given * KERNEL * KERNEL))
         bias = np.full(made, 0.02, np.float32)
         if layer < 2:
             filters[0] = 0
-            filters[0, :given if layer == 0 else 1] = 1 / (KERNEL * KERNEL * (given if layer == 0 else 1))
+            filters[0, : given if layer == 0 else 1] = 1 / (KERNEL * KERNEL * (given if layer == 0 else 1))
             bias[0] = 1.0 if layer == 0 else 0.0
         elif layer == 2:
             filters[:CONTRASTS, 1:] = 0
@@ -76,7 +74,7 @@ def backbone(rng: np.random.Generator) -> onnx.ModelProto:
 
 
 def head(weights: Floats, bias: Floats) -> onnx.ModelProto:
-    """features -> grid [rows, 4 + kinds, 22, 22]: score, place in the cell, size, kinds."""
+    """Features -> grid [rows, 4 + kinds, 22, 22]: score, place in the cell, size, kinds."""
     stored = [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(bias, "b")]
     node = helper.make_node(
         "Conv", ["features", "w", "b"], ["grid"], name="head", pads=[REACH // 2] * 4, kernel_shape=[REACH, REACH]
@@ -86,11 +84,11 @@ def head(weights: Floats, bias: Floats) -> onnx.ModelProto:
 
 
 def _model(name: str, nodes: list[Any], stored: list[Any], shapes: Any) -> onnx.ModelProto:
-    ends = [
-        [helper.make_tensor_value_info(tensor, TensorProto.FLOAT, ["rows", *sides])] for tensor, sides in shapes
-    ]
+    ends = [[helper.make_tensor_value_info(tensor, TensorProto.FLOAT, ["rows", *sides])] for tensor, sides in shapes]
     graph = helper.make_graph(nodes, name, *ends, stored)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8, producer_name="loadslice")
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8, producer_name="loadslice"
+    )
     onnx.checker.check_model(model)
     return model
 
