@@ -24,8 +24,12 @@ from loadslice.spec.device import LocalMachine
 from loadslice.spec.files import stamp, write_bytes
 from loadslice.spec.portrait import Portrait
 from loadslice.spec.report import Report
+from loadslice.spec.twin import twins
 from loadslice.workload import importing
 from loadslice.workload import portrait as portraits
+
+DILATED_REPLAYS = 4
+"""How many times as long as any other a dilated plan may be replayed; its stretch of the trace is shorter instead."""
 
 
 def study(folder: Folder, out: Path, options: Options) -> Report:
@@ -58,7 +62,10 @@ def study(folder: Folder, out: Path, options: Options) -> Report:
         trace,
         frame,
         inputs,
-        [Studied(plan, out / "plans" / plan.name) for plan in folder.plans],
+        [
+            Studied(plan, out / "plans" / plan.name, dilate=options.dilate if twins(plan.pipeline) else 1.0)
+            for plan in folder.plans
+        ],
     )
     _look(found, out)
     _measure_engines(found)
@@ -149,7 +156,7 @@ def _check(found: Findings) -> None:
         return
     for studied in ready:
         assert studied.table is not None
-        studied.table = study_plan.with_overhead(studied.table, overhead)
+        studied.table = study_plan.with_overhead(studied.table, overhead, studied.dilate)
         keep(studied.table, studied.folder, "latency.json")
 
 
@@ -166,7 +173,9 @@ def _forecast(found: Findings, out: Path) -> None:
         chosen = pace.choose_pace(
             found.frame, plans, cores=probe.usable_cores(), seed=options.seed, given=options.speed
         )
-        found.window = pace.choose_window(found.frame, real_s=options.replay_s, speed=chosen.speed)
+        slowest = max(studied.dilate for studied in ready)
+        replay_s = options.replay_s * min(1.0, DILATED_REPLAYS / slowest)
+        found.window = pace.choose_window(found.frame, real_s=replay_s, speed=chosen.speed)
         return chosen, f"speed {chosen.speed:.3g}, {found.window.requests} requests"
 
     found.chosen = found.journey.attempt("pace", choose)

@@ -26,6 +26,8 @@ class Options:
     """``None``: chosen."""
     seed: int
     command: str
+    dilate: float = 1.0
+    """Seconds of a replay for one on emulated devices."""
 
 
 @dataclass(slots=True)

@@ -3,18 +3,20 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadslice.app import twins
 from loadslice.spec import budget as budgets
 from loadslice.spec import pipeline as pipelines
 from loadslice.spec.budget import Budget
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import reason
 from loadslice.spec.pipeline import Pipeline
+from loadslice.spec.twin import twins as emulated
 
 PLANS_MAX = 6
 TRACE_NAMES = ("traffic", "trace")
 TRACE_SUFFIXES = (".parquet", ".jsonl", ".csv", ".log")
 
-RUNTIME_TITLES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "twin": "emulated"}
+RUNTIME_TITLES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "twin": "Twin"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def _plans(folder: Path, names: list[str]) -> list[Plan]:
     found.sort(key=lambda name: (name.count("."), name))
     plans = []
     for name in found:
-        pipeline = pipelines.load(folder / name)
+        pipeline = twins.resolved(pipelines.load(folder / name), folder)
         if pipeline.inputs is None:
             raise InputError(f"{folder / name}: names no example inputs. Add `inputs: module:function`.")
         short = name.removeprefix("pipeline").rpartition(".")[0].strip(".-_") or "main"
@@ -84,9 +86,14 @@ def _plans(folder: Path, names: list[str]) -> list[Plan]:
     if len({plan.name for plan in plans}) < len(plans):
         raise InputError(f"{folder}: two pipeline files differ only in .yaml and .yml; keep one.")
     return [
-        Plan("hybrid" if plan.name == "main" and plan.hybrid else plan.name, _title(plan), plan.path, plan.pipeline)
+        Plan("hybrid" if plan.name == "main" and plan.hybrid else plan.name, _titled(plan), plan.path, plan.pipeline)
         for plan in plans
     ]
+
+
+def _titled(plan: Plan) -> str:
+    """A plan's title, which says so where a device of it is not here."""
+    return f"{_title(plan)} (emulated)" if emulated(plan.pipeline) else _title(plan)
 
 
 def _title(plan: Plan) -> str:

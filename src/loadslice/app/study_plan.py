@@ -29,6 +29,7 @@ from loadslice.spec.latency import LatencyTable, Milliseconds
 from loadslice.spec.replay import Replay
 from loadslice.spec.report import CpuUse
 from loadslice.spec.simulation import Simulation
+from loadslice.spec.twin import label, twins
 
 LONE_REQUESTS, LONE_GAP_S = 12, 0.25
 """Requests that find the server idle, to learn what processor time one costs outside its engines."""
@@ -45,6 +46,8 @@ class Studied:
     folder: Path
     """Where its files go."""
     table: LatencyTable | None = None
+    dilate: float = 1.0
+    """Seconds of the replay for one on the plan's emulated devices; 1 for a plan without."""
     prediction: Prediction | None = None
     whole: Simulation | None = None
     rows: pl.DataFrame | None = None
@@ -209,10 +212,10 @@ def run_live(
         ServerError: It cannot be served, or it went away.
     """
     _clear(studied.folder / "journal")
-    with serving(studied.plan.path, studied.folder, studied.profile_path) as served:
+    with serving(studied.plan.path, studied.folder, studied.profile_path, dilate=studied.dilate) as served:
         load_before = load_average()
         before = _Clocks.read(served)
-        rows, run = _send(served, studied.plan, stretch, inputs)
+        rows, run = _send(served, studied.plan, stretch, inputs, studied.dilate)
         alive = served.is_alive()
         after = _Clocks.read(served) if alive else None
     sources = {"trace": trace, "pipeline": studied.plan.path, "profile": studied.profile_path}
@@ -223,6 +226,7 @@ def run_live(
         url=served.url,
         speed=speed,
         from_s=from_s,
+        dilate=studied.dilate,
         made=stamp("replay/1", inputs=sources, tools=("aiohttp",)),
     )
     studied.rows, studied.replay, studied.interrupted = rows, replay, run.interrupted
@@ -230,14 +234,16 @@ def run_live(
     keep(replay, studied.folder, "replay.json")
     if run.interrupted:
         raise KeyboardInterrupt
-    if after is not None:
+    if after is not None and not twins(studied.plan.pipeline):
+        # With twins this processor does a device's work too; what it used says nothing about the plan.
         studied.cpu = _cpu_use(replay, before, after, load_before)
     if run.gone or not alive:
         raise ServerError("the server went away during the replay; what it answered before is kept")
     studied.journal = journals.load(studied.folder / "journal")
     times = replay.latency_ms
     ended = ", ".join(f"{count} {name}" for name, count in replay.outcomes.items() if count)
-    found = f"P50 {times.p50:.0f} ms, P95 {times.p95:.0f} ms measured" if times.p50 is not None else "nothing completed"
+    how = label(replay.dilate) if replay.basis == "emulated" else "measured"
+    found = f"P50 {times.p50:.0f} ms, P95 {times.p95:.0f} ms {how}" if times.p50 is not None else "nothing completed"
     return replay, f"{found}; {ended}"
 
 
@@ -261,11 +267,11 @@ class _Clocks:
 
 
 def _send(
-    served: Served, plan: Plan, stretch: pl.DataFrame, inputs: payloads.Inputs
+    served: Served, plan: Plan, stretch: pl.DataFrame, inputs: payloads.Inputs, dilate: float = 1.0
 ) -> tuple[pl.DataFrame, loadgen.Run]:
     where = replaying.target(served.url, allow_remote=False)
     where = replaying.endpoint(where, plan.pipeline.pipeline, tensors=inputs.are_tensors)
-    return replaying.replay(stretch, inputs, where, loadgen.Limits())
+    return replaying.replay(stretch, inputs, where, loadgen.Limits(), dilate=dilate)
 
 
 def _cpu_use(replay: Replay, before: _Clocks, after: _Clocks, load_before: float | None) -> CpuUse:
@@ -298,8 +304,17 @@ def _detail(text: str) -> None:
     say(f"          {text}")
 
 
-def with_overhead(table: LatencyTable, overhead: Overhead) -> LatencyTable:
-    """The same table with time outside the core filled in."""
+def with_overhead(table: LatencyTable, overhead: Overhead, dilate: float = 1.0) -> LatencyTable:
+    """The same table with time outside the core filled in; on a dilated clock the front looks faster by as much."""
     return msgspec.structs.replace(
-        table, overhead_ms=overhead.front, handover_ms=overhead.handover, overhead_cpu_ms=overhead.cpu_ms
+        table,
+        overhead_ms=_faster(overhead.front, dilate),
+        handover_ms=_faster(overhead.handover, dilate),
+        overhead_cpu_ms=overhead.cpu_ms / dilate,
     )
+
+
+def _faster(times: Milliseconds, dilate: float) -> Milliseconds:
+    if dilate == 1:
+        return times
+    return Milliseconds(samples=[round(one / dilate, 6) for one in times.samples or []])

@@ -13,6 +13,7 @@ from loadslice.spec.files import stamp
 from loadslice.spec.latency import Entry
 from loadslice.spec.pipeline import Engine
 from loadslice.spec.report import SCHEMA, PlanReport, Provenance, Report
+from loadslice.spec.twin import TwinEngine, twins
 
 TOOLS = ("onnxruntime", "openvino", "numpy", "numba", "polars", "aiohttp", "opencv-python-headless")
 ONE_RUN = "Another day or a busier machine gives other numbers; the intervals show only the noise inside a run."
@@ -102,6 +103,8 @@ def _judged(report: PlanReport, slo: Slo) -> PlanReport:
 
 def _how(engine: Engine) -> str:
     """How an engine is run, in a few words."""
+    if isinstance(engine, TwinEngine):
+        return f"twin of {engine.device} at {engine.precision}, emulated, {engine.max_inflight} at a time"
     if engine.backend == "python":
         return f"Python, {engine.max_inflight} at a time"
     threads = f"{engine.threads} thread{'s' if engine.threads > 1 else ''}"
@@ -133,6 +136,22 @@ def _provenance(found: Findings, versions: dict[str, str], inputs: dict[str, str
     )
 
 
+def _emulated(studied: Studied) -> str:
+    """What of a plan is not real."""
+    names = twins(studied.plan.pipeline)
+    devices = ", ".join(f"{name} ({studied.plan.pipeline.engines[name].device})" for name in names)
+    real = ""
+    if studied.dilate != 1:
+        real = (
+            f" Its replay ran {studied.dilate:g} times slower than it says, so that this processor could compute what "
+            "the device would; times were divided back, and the server's own front with them."
+        )
+    return (
+        f"{studied.plan.title}: emulated. {devices} is not here: its numbers are computed on this processor, its "
+        f"times, memory and operators are a model's (`latency.json` says whose).{real}"
+    )
+
+
 def _limits(found: Findings, plans: list[PlanReport]) -> list[str]:
     """What a reader must not conclude."""
     limits = [f"Each plan was measured once, for about {found.options.replay_s:.0f} s. {ONE_RUN}", *LIMITS]
@@ -145,6 +164,7 @@ def _limits(found: Findings, plans: list[PlanReport]) -> list[str]:
         limits.append(
             f"Traffic was played at {found.chosen.speed:.3g} times its recorded pace: its shape is real, not its rate."
         )
+    limits += [_emulated(studied) for studied in found.studied if twins(studied.plan.pipeline)]
     limits += [f"{plan.title}: {warning}" for plan in plans if plan.measured for warning in plan.measured.warnings]
     notes = dict.fromkeys(warning for plan in plans if plan.simulated for warning in plan.simulated.warnings)
     return [*limits, *(f"Simulation: {note}" for note in notes)]

@@ -54,7 +54,9 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(pipeline: Path, folder: Path, profile: Path | None, *, journal: bool = True) -> Iterator[Served]:
+def serving(
+    pipeline: Path, folder: Path, profile: Path | None, *, journal: bool = True, dilate: float = 1.0
+) -> Iterator[Served]:
     """Serve a pipeline on a free loopback port until the block ends.
 
     Args:
@@ -62,6 +64,7 @@ def serving(pipeline: Path, folder: Path, profile: Path | None, *, journal: bool
         folder: Gets ``journal/``, ``server.log`` and, while it runs, ``ready``.
         profile: Latency table.
         journal: Keep one.
+        dilate: Seconds here for one on its emulated devices.
 
     Raises:
         ServerError: It ended, or was not ready in time.
@@ -73,6 +76,7 @@ def serving(pipeline: Path, folder: Path, profile: Path | None, *, journal: bool
     command = [sys.executable, "-m", "loadslice", "serve", str(pipeline), "--http", "0", "--ready-file", str(ready)]
     command += ["--profile", str(profile)] if profile is not None else []
     command += ["--journal", str(folder / "journal")] if journal else []
+    command += ["--dilate", f"{dilate:g}"] if dilate != 1 else []
     with log.open("ab") as stream:
         # A session of its own: Ctrl-C reaches only us, and we stop the server in order.
         process = subprocess.Popen(

@@ -24,9 +24,16 @@ FULL_S, QUICK_S = (21.0, 23.0), (9.0, 8.0)
 )
 @click.option("--quick", is_flag=True, help="A third of the time, wider intervals.")
 @click.option("--speed", type=Finite(1e-3, 1e3), default=None, help="Pace of the replay; default: chosen.")
+@click.option(
+    "--dilate",
+    type=Finite(1, 1000),
+    default=20.0,
+    show_default=True,
+    help="Seconds of a replay for one on emulated devices; plans without any keep real time.",
+)
 @seed_option
 @json_option
-def command(folder: Path, out: Path, quick: bool, speed: float | None, seed: int, as_json: bool) -> int:
+def command(folder: Path, out: Path, quick: bool, speed: float | None, dilate: float, seed: int, as_json: bool) -> int:
     """Portrait, profile, simulate, serve, replay and compare what is in DIR.
 
     DIR holds pipeline.yaml (and pipeline.NAME.yaml for plans to compare with), a trace (traffic.parquet) and
@@ -40,7 +47,7 @@ def command(folder: Path, out: Path, quick: bool, speed: float | None, seed: int
     profile_s, replay_s = QUICK_S if quick else FULL_S
     given = shlex.join(["loadslice", *sys.argv[1:]]) if sys.argv[1:2] == ["study"] else f"loadslice study {folder}"
     with guests():
-        report = study(found, out, Options(profile_s, replay_s, speed, seed, given))
+        report = study(found, out, Options(profile_s, replay_s, speed, seed, given, dilate))
     page = out / "report.html"
     say(f"\n{report.verdict.headline}\n{report.verdict.action}")
     emit(report, as_json=as_json, text=lambda: [str(page)])
