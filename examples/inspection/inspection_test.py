@@ -85,6 +85,9 @@ def test_a_dilated_server_answers_right_in_the_devices_time(tmp_path: Path) -> N
         await server.start()
         try:
             async with aiohttp.ClientSession() as client:
+                metrics = await (await client.get(f"{server.url}/metrics")).text()
+                assert "loadslice_dilation 20.0" in metrics
+                assert 'loadslice_twin_late_runs_total{engine="npu"} 0.0' in metrics
                 return await asyncio.gather(*(_ask(client, server.url, sample) for sample in chosen))
         finally:
             await server.stop()

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from loadslice.app import twins
 from loadslice.app.inputs import with_inputs
 from loadslice.backends.base import TensorInfo
 from loadslice.profiles import samples
@@ -67,7 +68,8 @@ def _is_pipeline(path: Path) -> bool:
 
 def _tensors(place: Path, model: Path, infos: Sequence[TensorInfo]) -> Recorded:
     if _is_pipeline(place):
-        return _of_pipeline(load_pipeline(place), place, model, infos)
+        pipeline = twins.resolved(load_pipeline(place), place.resolve().parent)
+        return _of_pipeline(pipeline, place, model, infos)
     return recorded.of_folder(place, infos)
 
 

@@ -26,6 +26,7 @@ from loadslice.serve.decision_metrics import DecisionMetrics
 from loadslice.serve.degraded import DegradedReplies
 from loadslice.serve.refusals import NS_PER_S
 from loadslice.serve.request import VERSIONS, Batch, Passage, Request
+from loadslice.serve.twin_metrics import TwinMetrics
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import Pipeline
 
@@ -97,6 +98,7 @@ class Metrics(Collector):
             for name in stage.engine_names
         }
         self._decisions = DecisionMetrics(pipeline, tables, state)
+        self.twins = TwinMetrics(pipeline)
         self._has_canary = any(stage.canary is not None for stage in pipeline.stages)
         self._padded = {
             (number, engine)
@@ -176,6 +178,7 @@ class Metrics(Collector):
         yield from self._engine_metrics()
         yield from self._stage_metrics()
         yield from self._decisions.collect()
+        yield from self.twins.collect()
         yield from self._kinds_of_requests()
         journal = GaugeMetricFamily("loadslice_journal_up", "Whether the journal, if one is kept, can be written.")
         if self.journal is not None:

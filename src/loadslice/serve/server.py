@@ -221,6 +221,7 @@ class Server:
         assert self._degraded is not None
         self._degraded.start()
         self._metrics.degraded = self._degraded
+        self._metrics.twins.watch(self._stages)
         self._front.service = Service(
             shell=self._shell,
             admission=Admission(self._stages[0]),
