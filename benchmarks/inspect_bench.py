@@ -22,7 +22,7 @@ from pathlib import Path
 import onnx
 from onnx import numpy_helper
 
-from benchmarks.inspect_models import CASES, Array, Case, fed, found, quantised
+from benchmarks.inspect_models import CASES, Array, Case, fed, found, made
 from loadslice.graph.inputs import fix_inputs
 from loadslice.graph.inspect import inspect
 from loadslice.graph.load import graphs, load
@@ -65,6 +65,8 @@ def _macs(kernel: KernelRun) -> int:
         return math.prod(shapes[0]) * math.prod(shapes[1][1:])
     if kernel.op in {"MatMul", "MatMulInteger", "QLinearMatMul"}:
         return math.prod(out) * shapes[0][-1]
+    if kernel.op == "FusedMatMul":
+        return math.prod(shapes[0]) * out[-1]
     if kernel.op == "Gemm":
         return math.prod(shapes[1]) * out[0]
     if kernel.op == "LSTM":
@@ -123,7 +125,7 @@ def table() -> tuple[list[Row], list[str]]:
             continue
         with tempfile.TemporaryDirectory(prefix="loadslice-") as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            done += rows(case, quantised(case, path, Path(folder)) if case.quantised else path)
+            done += rows(case, made(case, path, Path(folder)))
     return done, absent
 
 

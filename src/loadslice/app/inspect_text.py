@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from loadslice.graph.numbers import scaled
-from loadslice.spec.inspection import Inspection, KernelGroup, Measured, TrafficSizes
+from loadslice.spec.inspection import Inspection, KernelGroup, Measured, SizeUse, TrafficSizes
 
 GROUPS_SHOWN = 12
 NODES_SHOWN = 3
-CHOICES_SHOWN = 6
+CHOICES_SHOWN = 8
 
 
 def describe_extras(result: Inspection) -> Iterator[str]:
@@ -24,23 +24,31 @@ def describe_traffic(sizes: TrafficSizes) -> Iterator[str]:
     """Each open dimension with its buckets, and what falls outside."""
     yield f"  recorded traffic: {sizes.requests:,} requests in {sizes.traffic}"
     for use in sizes.sizes:
-        symbol = f" ({use.symbol})" if use.symbol else ""
-        yield (
-            f"    {use.input}[{use.axis}]{symbol}, {use.source}: {use.min} to {use.max}, p50 {use.p50}, p99 {use.p99}, "
-            f"{use.distinct:,} distinct"
-        )
-        for choice in use.choices[:CHOICES_SHOWN]:
-            mark = "*" if choice == use.chosen else " "
-            yield f"    {mark} {' '.join(map(str, choice.buckets))}: {choice.padding_share:.1%} padding"
-        later = use.outside_share_later
-        ahead = "" if later is None else f"; of the later half with the earlier half's buckets {later:.2%}"
-        yield f"      outside {use.outside_share:.2%}{ahead}"
+        same = [one for one in sizes.sizes if one.symbol == use.symbol and use.symbol is not None] or [use]
+        if use is same[0]:
+            yield from _size_use(use, " ".join(f"{one.input}[{one.axis}]" for one in same))
     yield (
         f"    {sizes.shapes} static shapes; {sizes.outside_share:.2%} of the requests outside (buckets cover "
         f"{sizes.cover:.0%} of each dimension, * has at most {sizes.padding_max:.0%} padding or is the best allowed)"
     )
     if sizes.unread:
         yield f"    nothing recorded of {', '.join(sizes.unread)}"
+
+
+def _size_use(use: SizeUse, places: str) -> Iterator[str]:
+    symbol = f" ({use.symbol})" if use.symbol else ""
+    yield (
+        f"    {places}{symbol}, {use.source}: {use.min} to {use.max}, p50 {use.p50}, p99 {use.p99}, "
+        f"{use.distinct:,} distinct"
+    )
+    for choice in use.choices:
+        chosen = choice == use.chosen
+        if chosen or len(choice.buckets) <= CHOICES_SHOWN:
+            bounds = " ".join(map(str, choice.buckets))
+            yield f"    {'*' if chosen else ' '} {bounds}: {choice.padding_share:.1%} padding"
+    later = use.outside_share_later
+    ahead = "" if later is None else f"; of the later half with the earlier half's buckets {later:.2%}"
+    yield f"      outside {use.outside_share:.2%}{ahead}"
 
 
 def describe_measured(measured: Measured) -> Iterator[str]:

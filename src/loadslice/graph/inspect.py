@@ -173,7 +173,20 @@ def with_devices(result: Inspection, devices: Sequence[Device]) -> Inspection:
 def _compulsory_bytes(model: onnx.ModelProto, body: Body, weight_bytes: int) -> int | None:
     names = {info.name for info in [*model_inputs(model.graph), *model.graph.output]}
     edges = census.total(body.env[name].nbytes if name in body.env else None for name in names)
-    return edges + weight_bytes if edges is not None else None
+    return edges + weight_bytes - _idle_weight_bytes(body) if edges is not None else None
+
+
+def _idle_weight_bytes(body: Body) -> int:
+    """Weights of branches that these inputs do not take."""
+    idle = 0
+    for step in body.steps:
+        for inner in step.bodies:
+            if inner.times == 0:
+                branch = onnx.ModelProto(graph=inner.graph)
+                idle += sum(census.weights(branch)[1].values())
+            else:
+                idle += _idle_weight_bytes(inner)
+    return idle
 
 
 def _input_shapes(model: onnx.ModelProto, given: dict[str, list[int]]) -> dict[str, list[int]]:

@@ -266,6 +266,16 @@ def test_a_branch_decided_by_a_constant_costs_that_branch(build: Build) -> None:
     result = inspect(build([branches(5)], [tensor("x", [3, 2])], [condition]), None, [])
     assert result.macs == 3 * 2
     assert not result.notes
+    assert result.weight_bytes == 4 * (2 * 5 + 2 * 1) + 1
+    assert result.compulsory_bytes == 4 * (3 * 2 + 3 * 1 + 2 * 1) + 1
+
+
+def test_a_branch_decided_by_an_inputs_content_costs_that_branch(build: Build) -> None:
+    path = build([branches(5)], [tensor("x", [3, 2]), tensor("c", [], TensorProto.BOOL)], [])
+    for taken, width in ((True, 5), (False, 1)):
+        result = inspect(path, None, [], {"c": np.array(taken)})
+        assert result.macs == 3 * 2 * width
+        assert not result.notes
 
 
 def loop(trips: TensorProto | None) -> list[onnx.NodeProto]:

@@ -26,6 +26,10 @@ MODEL_BYTES_MAX = 2**31 - 1
 SMALL_TENSOR_BYTES = 64 * 1024
 """External tensors up to this size are read at once: shape arithmetic may need their values."""
 
+_RUNTIME_DOMAIN = "com.microsoft"
+
+_RUNTIME_OPS = frozenset({"SimplifiedLayerNormalization", "LayerNormalization", "Gelu", "RMSNormalization"})
+
 DEPTH_MAX = 8
 """Levels of control flow inside control flow. Real exports have one to three; analysis is exponential in it."""
 
@@ -222,8 +226,9 @@ def _read_external(tensor: onnx.TensorProto, path: Path) -> None:
 def _check_model(path: Path, model: onnx.ModelProto, *, copy: bool) -> None:
     """Run onnx's checker on what it can judge.
 
-    It would open external data from the working directory, so those tensors are shown to it as empty ones; and it wants
-    a shape on every input and output, which runtimes do not and exporters leave out where the rank is open.
+    It would open external data from the working directory, so those tensors are shown to it as empty ones; it wants
+    a shape on every input and output, which runtimes do not and exporters leave out where the rank is open; and a
+    runtime's own operators that stand in the default domain are unknown to it.
     """
     shown = model
     if copy:
@@ -234,6 +239,12 @@ def _check_model(path: Path, model: onnx.ModelProto, *, copy: bool) -> None:
                 tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
     infos = [info for graph, _ in graphs(shown.graph) for info in (*graph.input, *graph.output)]
     open_rank = [info.type.tensor_type for info in infos if _has_open_rank(info)]
+    ahead = _ahead_of_the_standard(shown)
+    imported = len(shown.opset_import)
+    if ahead and not any(entry.domain == _RUNTIME_DOMAIN for entry in shown.opset_import):
+        shown.opset_import.append(onnx.helper.make_opsetid(_RUNTIME_DOMAIN, 1))
+    for node in ahead:
+        node.domain = _RUNTIME_DOMAIN
     for tensor_type in open_rank:
         tensor_type.shape.SetInParent()
     try:
@@ -243,6 +254,28 @@ def _check_model(path: Path, model: onnx.ModelProto, *, copy: bool) -> None:
     finally:
         for tensor_type in open_rank:
             tensor_type.ClearField("shape")
+        for node in ahead:
+            node.ClearField("domain")
+        del shown.opset_import[imported:]
+
+
+def _ahead_of_the_standard(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Nodes that ONNX Runtime's optimiser writes into the default domain although the file's opset has none such."""
+    opset = next((entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}), None)
+    return [
+        node
+        for graph, _ in graphs(model.graph)
+        for node in graph.node
+        if node.domain == "" and node.op_type in _RUNTIME_OPS and (opset is None or not _standard(node.op_type, opset))
+    ]
+
+
+def _standard(op: str, opset: int) -> bool:
+    try:
+        onnx.defs.get_schema(op, opset, "")
+    except onnx.defs.SchemaError:
+        return False
+    return True
 
 
 def _has_open_rank(info: onnx.ValueInfoProto) -> bool:

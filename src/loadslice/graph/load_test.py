@@ -231,3 +231,19 @@ def test_bytes_flipped_and_cut_give_a_result_or_one_line(
         encode_json(result)
         lines = [] if result.flops is None or result.flops >= 0 else ["negative work", "is no result"]
     assert len(lines) <= 1
+
+
+def test_a_runtimes_operator_in_the_default_domain_is_no_fault(tmp_path: Path) -> None:
+    """ONNX Runtime's optimiser writes SimplifiedLayerNormalization there, and so do exporters of language models."""
+    node = helper.make_node("SimplifiedLayerNormalization", ["x", "scale"], ["y"])
+    scale = numpy_helper.from_array(np.ones(8, np.float32), "scale")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 8])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 8])
+    model = helper.make_model(
+        helper.make_graph([node], "g", [x], [y], [scale]), opset_imports=[helper.make_opsetid("", 11)], ir_version=8
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    read = load(path)
+    assert [node.domain for node in read.graph.node] == [""]
+    assert [entry.domain for entry in read.opset_import] == [""]

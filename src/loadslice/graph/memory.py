@@ -38,6 +38,8 @@ IN_PLACE = frozenset(_IN_PLACE_OPS.split())
 SHOWN_MAX = 5
 """Tensors named at the peak, largest first."""
 
+_NOTHING = MemoryPlan(input_bytes=0, arena_bytes=0, peak_bytes=0, at=None, tensors=[], unshared_bytes=0)
+
 _CALLER = 1
 """A reader that never finishes: it holds the model's inputs and outputs."""
 
@@ -96,10 +98,10 @@ def plan(body: Body, inputs: Sequence[str], *, folded: bool = True, outputs_give
     steps = execution_order([part for step in every for part in _expanded(step)])
     inside = [_inside(step, folded=folded) for step in steps]
     made = _buffers(body, steps, outputs_given=outputs_given)
-    if made is None or any(size is None for size in [*given, *inside]):
+    if made is None or any(size is None for size in given) or any(one is None for one in inside):
         return None
     input_bytes = sum(size or 0 for size in given)
-    totals = _totals(made, [size or 0 for size in inside])
+    totals = _totals(made, [one.peak_bytes if one is not None else 0 for one in inside])
     peak = max(totals, default=0)
     at = totals.index(peak) if totals else 0
     largest = sorted((one for one in made if one.begin <= at <= one.end), key=lambda one: -one.nbytes)[:SHOWN_MAX]
@@ -109,7 +111,9 @@ def plan(body: Body, inputs: Sequence[str], *, folded: bool = True, outputs_give
         peak_bytes=input_bytes + peak,
         at=steps[at].name if steps else None,
         tensors=[LiveTensor(name=one.tensors[-1], bytes=one.nbytes) for one in largest],
-        unshared_bytes=input_bytes + sum(_size(value) for step in steps for value in step.outputs),
+        unshared_bytes=input_bytes
+        + sum(_size(value) for step in steps for value in step.outputs)
+        + sum(one.unshared_bytes for one in inside if one is not None),
     )
 
 
@@ -209,9 +213,9 @@ def _taken_over(step: Step, place: int, value: Value, pool: _Pool) -> _Buffer | 
     return None
 
 
-def _inside(step: Step, *, folded: bool) -> int | None:
-    """Peak of a node's subgraphs: they run one after another, so the largest counts."""
-    peaks = [0]
+def _inside(step: Step, *, folded: bool) -> MemoryPlan | None:
+    """The largest plan of a node's subgraphs, which run one after another; ``None``: a size in one is unknown."""
+    largest = _NOTHING
     for body in step.bodies:
         if body.times == 0:
             continue
@@ -219,5 +223,5 @@ def _inside(step: Step, *, folded: bool) -> int | None:
         inner = plan(body, names, folded=folded, outputs_given=step.node.op_type == "If")
         if inner is None:
             return None
-        peaks.append(inner.peak_bytes)
-    return max(peaks)
+        largest = max(largest, inner, key=lambda each: each.peak_bytes)
+    return largest

@@ -8,7 +8,6 @@ import onnx
 
 from loadslice.graph.census import precision
 from loadslice.graph.cuts import Flow, flow
-from loadslice.graph.inputs import fix_inputs
 from loadslice.graph.kernels import Group, groups, kernels, midmean
 from loadslice.graph.measure import Feeds, Optimise, profile
 from loadslice.graph.op_times import op_costs
@@ -51,7 +50,7 @@ def measure_nodes(
 
     Args:
         path: For errors.
-        model: With its weights in it; its inputs' shapes become those of the feeds, and unnamed nodes get names.
+        model: With its weights in it; its nodes get names that no other has.
         body: The same model, walked at those shapes.
         feeds: Every input.
         device: This machine, for the roofline.
@@ -71,7 +70,6 @@ def measure_nodes(
     graph = flow(body)
     for key, step in zip(graph.keys, graph.ops, strict=True):
         step.node.name = key
-    fix_inputs(model, {name: array.shape for name, array in feeds.items()})
     ran = profile(path, model, feeds, optimise=optimise, threads=threads, warmup=WARMUP, runs=runs)
     found = groups(graph, kernels(ran))
     costs = op_costs(body, graph, [])
