@@ -7,9 +7,7 @@ peak a batch uses; where the pipeline gives ``active_w``, that.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
-import msgspec
+from dataclasses import dataclass, replace
 
 from loadslice.graph import roofline
 from loadslice.spec.coverage import OperatorTable
@@ -111,7 +109,7 @@ def _of_batch(times: Sequence[TwinTime], batch: Batch, place: str) -> TwinTime:
     rows, row = batch
     for known in times:
         if known.rows == rows and known.shape in (None, row):
-            return msgspec.structs.replace(known, shape=row)
+            return replace(known, shape=row)
     raise InputError(
         f"{place} has no time for {rows} rows of {'x'.join(map(str, row))}, which the pipeline wants. Add an entry."
     )

@@ -5,6 +5,7 @@ either is started: a pipeline goes in, the same pipeline comes out with a sheet 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -241,7 +242,7 @@ def _needs_bytes(found: Inspection, precision: Precision) -> int | None:
 def _both(before: TwinSheet, after: TwinSheet) -> TwinSheet:
     """One model of two stages: built for the batches of both."""
     times = list({(known.rows, known.shape): known for known in (*before.times, *after.times)}.values())
-    return msgspec.structs.replace(before, times=times)
+    return replace(before, times=times)
 
 
 def _check_memory(one: Emulated, sheets: dict[str, TwinSheet]) -> None:

@@ -12,9 +12,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import onnx
 
 from loadslice import __version__
@@ -201,7 +201,7 @@ def _between(known: list[TwinTime], rows: int, row: Shape) -> TwinTime:
     above = min((one for one in known if one.rows > rows), key=lambda one: one.rows, default=None)
     if below is None:
         assert above is not None
-        return msgspec.structs.replace(above, rows=rows, shape=row)
+        return replace(above, rows=rows, shape=row)
     if above is None:
         grown = rows / below.rows
         energy_j = None if below.energy_j is None else below.energy_j * grown

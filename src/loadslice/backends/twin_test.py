@@ -1,8 +1,8 @@
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -35,7 +35,7 @@ def sheet(**changed: object) -> TwinSheet:
         times_basis="modelled",
         times_source="roofline",
     )
-    return msgspec.structs.replace(fast, **changed)
+    return replace(fast, **changed)
 
 
 def load(model: Path, known: TwinSheet, **engine: object) -> TwinSession:

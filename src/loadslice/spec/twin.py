@@ -5,6 +5,8 @@ pipeline (`loadslice.app.twins`) puts a sheet together for each model a twin is 
 device catalogue and a latency table or a roofline, and the engine carries its sheets to the backend.
 """
 
+from dataclasses import dataclass
+
 import msgspec
 
 from loadslice.spec.inspection import Unsupported
@@ -15,7 +17,8 @@ TWIN = "twin"
 """The backend of engines that are emulated."""
 
 
-class TwinTime(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwinTime:
     """How long one batch takes on the device."""
 
     rows: int
@@ -26,7 +29,8 @@ class TwinTime(msgspec.Struct, frozen=True, kw_only=True):
     """``None``: nobody states the device's power."""
 
 
-class TwinSheet(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwinSheet:
     """One model on one emulated device."""
 
     device: str
