@@ -13,7 +13,7 @@ $(VENV)/.run: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@echo "compiling the decision kernels, once (under a minute)"
+	@echo "compiling the decision kernels, once (about a minute)"
 	@$(BIN)/python -c 'from loadslice.sim import simulate; simulate.warm()'
 	@touch $@
 
