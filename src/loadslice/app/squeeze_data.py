@@ -68,7 +68,7 @@ def _is_pipeline(path: Path) -> bool:
 
 def _tensors(place: Path, model: Path, infos: Sequence[TensorInfo]) -> Recorded:
     if _is_pipeline(place):
-        pipeline = twins.resolved(load_pipeline(place), place.resolve().parent)
+        pipeline = twins.resolved(load_pipeline(place), place.resolve().parent, keeps_time=False)
         return _of_pipeline(pipeline, place, model, infos)
     return recorded.of_folder(place, infos)
 

@@ -78,7 +78,7 @@ def _plans(folder: Path, names: list[str]) -> list[Plan]:
     found.sort(key=lambda name: (name.count("."), name))
     plans = []
     for name in found:
-        pipeline = twins.resolved(pipelines.load(folder / name), folder)
+        pipeline = twins.resolved(pipelines.load(folder / name), folder, keeps_time=False)
         if pipeline.inputs is None:
             raise InputError(f"{folder / name}: names no example inputs. Add `inputs: module:function`.")
         short = name.removeprefix("pipeline").rpartition(".")[0].strip(".-_") or "main"

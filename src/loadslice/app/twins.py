@@ -48,13 +48,14 @@ ROWS_MAX = 4096
 _FLOAT_BITS = {"double": 64, "float": 32, "float16": 16, "bfloat16": 16}
 
 
-def resolved(pipeline: Pipeline, folder: Path, dilate: float = 1.0) -> Pipeline:
+def resolved(pipeline: Pipeline, folder: Path, dilate: float = 1.0, *, keeps_time: bool = True) -> Pipeline:
     """The pipeline with a sheet for each model that an emulated engine is to run; without twins it comes back as it is.
 
     Args:
         pipeline: Checked.
         folder: Where its file stands; device files, tables and models are found from there.
         dilate: Seconds here for one second on the device, 1 or more.
+        keeps_time: Whether the devices' time is waited for; a profile wants their numbers only.
 
     Raises:
         InputError: No such device, a table that cannot be read, a model that cannot be opened, a device of which no
@@ -69,11 +70,11 @@ def resolved(pipeline: Pipeline, folder: Path, dilate: float = 1.0) -> Pipeline:
         raise InputError(f"--dilate {dilate:g}: must be 1 or more; a processor cannot be made faster.")
     engines: dict[str, Engine] = dict(pipeline.engines)
     for name in names:
-        engines[name] = _emulated(name, pipeline, folder, dilate)
+        engines[name] = _emulated(name, pipeline, folder, dilate, keeps_time)
     return msgspec.structs.replace(pipeline, engines=engines)
 
 
-def _emulated(name: str, pipeline: Pipeline, folder: Path, dilate: float) -> TwinEngine:
+def _emulated(name: str, pipeline: Pipeline, folder: Path, dilate: float, keeps_time: bool) -> TwinEngine:
     engine = pipeline.engines[name]
     one = _opened(name, engine, folder)
     sheets: dict[str, TwinSheet] = {}
@@ -91,7 +92,7 @@ def _emulated(name: str, pipeline: Pipeline, folder: Path, dilate: float) -> Twi
                 sheets[str(path)] = made if before is None else _both(before, made)
     _check_memory(one, sheets)
     fields = {field: getattr(engine, field) for field in Engine.__struct_fields__}
-    return TwinEngine(**(fields | {"device": one.device.name}), sheets=sheets, dilate=dilate)
+    return TwinEngine(**(fields | {"device": one.device.name}), sheets=sheets, dilate=dilate, keeps_time=keeps_time)
 
 
 def _opened(name: str, engine: Engine, folder: Path) -> Emulated:

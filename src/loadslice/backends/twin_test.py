@@ -99,6 +99,15 @@ def test_a_processor_slower_than_the_device_is_counted_and_told(
     assert "--dilate" in caplog.text
 
 
+def test_where_only_numbers_are_wanted_nothing_is_waited_for_and_nothing_is_late(tmp_path: Path) -> None:
+    slow = sheet(compile_ms=1e6, times=[TwinTime(rows=1, shape=None, ms=1e6, energy_j=None)])
+    fast = sheet()
+    for known in (slow, fast):
+        session = load(checks.write_model(tmp_path / "m.onnx"), known, keeps_time=False)
+        session.run({"x": np.ones((1, 3, 4), np.float32)})
+        assert session.late_runs == 0
+
+
 def test_loading_takes_as_long_as_the_compiler_is_modelled_to(tmp_path: Path) -> None:
     began = time.perf_counter()
     load(checks.write_model(tmp_path / "m.onnx"), sheet(compile_ms=60.0))

@@ -61,6 +61,8 @@ class TwinEngine(Engine, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """By the path of the model."""
     dilate: float = 1.0
     """Seconds here for one second on the device."""
+    keeps_time: bool = True
+    """Answers come when the device would give them; where only the numbers are wanted, as soon as they are there."""
 
 
 def plain(pipeline: Pipeline) -> Pipeline:

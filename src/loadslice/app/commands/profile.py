@@ -59,7 +59,7 @@ def command(
     Writes latency.json to --out.
     """
     folder = pipeline.resolve().parent
-    loaded = twins.resolved(load(pipeline), folder)
+    loaded = twins.resolved(load(pipeline), folder, keeps_time=False)
     with guests():
         found = samples.of_pipeline(loaded, folder) if inputs is None else samples.of_folder(inputs)
         check_folder(out)
