@@ -7,7 +7,11 @@ from loadslice.spec.inspection import Inspection, KernelGroup, Measured, SizeUse
 
 GROUPS_SHOWN = 12
 NODES_SHOWN = 3
+OPS_SHOWN = 8
 CHOICES_SHOWN = 8
+
+NOISE = 0.95
+"""A peak measured twice differs by this much on a quiet machine."""
 
 
 def describe_extras(result: Inspection) -> Iterator[str]:
@@ -64,11 +68,23 @@ def describe_measured(measured: Measured) -> Iterator[str]:
     more = len(measured.groups) - GROUPS_SHOWN
     if more > 0:
         yield f"    and {more} more (--json has all)"
+    by_op = " ".join(f"{op} {ms:.3f}" for op, ms in list(measured.ops_ms.items())[:OPS_SHOWN])
+    yield f"    by operator of the file, ms: {by_op}"
+    faster = [group for group in measured.groups if _beats_peak(group)]
+    if faster:
+        yield (
+            f"    {len(faster)} groups bound by compute ran faster than the roofline: its peak was taken by a matrix "
+            "product on a machine that was busier then"
+        )
     if measured.unrecognised_ms:
         yield f"    {measured.unrecognised_ms:.3f} ms in kernels that no node of the file is recognised in"
     if measured.not_run:
         yield f"    {len(measured.not_run)} nodes have no kernel: the runtime removed them"
     yield f"    the run held {scaled(measured.arena_bytes, 'B')} of its own at the peak, weights and scratch aside"
+
+
+def _beats_peak(group: KernelGroup) -> bool:
+    return group.bound == "compute" and group.roofline_ms is not None and group.time_ms < NOISE * group.roofline_ms
 
 
 def _group(group: KernelGroup) -> str:

@@ -105,6 +105,29 @@ def test_what_runs_inside_control_flow_is_in_its_nodes_time() -> None:
     assert [each.op for each in top_level(run)] == ["If", "Add"]
 
 
+def test_an_if_is_one_kernel_with_what_its_branch_took() -> None:
+    pytest.importorskip("onnxruntime")
+    out = [onnx.ValueInfoProto(name="b")]
+    branch = helper.make_graph([helper.make_node("Exp", ["x"], ["b"], name="inside")], "branch", [], out)
+    nodes = [
+        helper.make_node("If", ["c"], ["p"], then_branch=branch, else_branch=branch, name="choice"),
+        helper.make_node("Neg", ["p"], ["y"], name="after"),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("x", F, [1, 65_536]),
+        helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+    ]
+    graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info("y", F, [1, 65_536])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    feeds = {"x": np.ones((1, 65_536), np.float32), "c": np.array(True)}
+    found = profile(Path("m"), model, feeds, optimise="none", threads=1, warmup=1, runs=4)
+    assert sorted({each.op for each in found.runs[0]}) == ["Exp", "If", "Neg"]
+    timed = kernels(found)
+    assert [each.op for each in timed] == ["If", "Neg"]
+    inside = midmean([each.dur_us for run in found.runs for each in run if each.op == "Exp"])
+    assert timed[0].time_us >= inside > 0
+
+
 def test_the_midmean_is_deaf_to_outliers_and_finer_than_a_tick() -> None:
     assert midmean([1, 1, 2, 1, 2, 2, 1, 9000]) == 1.5
     assert midmean([7]) == 7
@@ -125,6 +148,8 @@ def test_node_times_add_up_to_what_the_kernels_took() -> None:
     assert times.basis == "measured"
     assert set(times.nodes_ms) == set(flow(body).keys)
     assert sum(ms or 0 for ms in times.nodes_ms.values()) == pytest.approx(measured.kernels_ms)
+    assert sum(measured.ops_ms.values()) == pytest.approx(measured.kernels_ms)
+    assert next(iter(measured.ops_ms)) == "Conv"
     fused = next(group for group in measured.groups if "conv1" in group.nodes)
     convolution = 2 * 16 * 32 * 32 * 16 * 9
     assert fused.flops is not None

@@ -2,16 +2,17 @@
 
 Rules, in the order they are asked for each output of a node:
 
-1. An alias shares its input's buffer, whatever else reads it.
+1. An output of the model has a buffer of its own. Any other alias shares its input's, whatever else reads it.
 2. A kernel that may work in place takes its input's buffer when it is the last reader and the sizes are equal.
 3. Otherwise a buffer of the same shape and element size that has become free is taken over; it then stays allocated in
    between.
 4. Otherwise a new buffer is allocated.
 
-Buffers are freed after their last reader. The model's inputs are the caller's: they stay for the whole run and are
-never written over; outputs live from the node that makes them to the end. Weights, and what a runtime computes from
-them alone at load, are no activations. A subgraph's own peak comes on top of what is alive around it; an If's outputs
-are there before its branch runs. Kernels' scratch and an allocator's rounding are not in the plan.
+Buffers are freed after their last reader; one that has none may be taken over, and otherwise stays to the end. The
+model's inputs are the caller's: they stay for the whole run and are never written over; outputs live from the node
+that makes them to the end. Weights, and what a runtime computes from them alone at load, are no activations. A
+subgraph's own peak comes on top of what is alive around it; an If's outputs are there before its branch runs. Kernels'
+scratch and an allocator's rounding are not in the plan.
 
 `ALIASES` and `IN_PLACE` are what ONNX Runtime's CPU kernels do; `memory_test` asks an installed runtime.
 """
@@ -95,7 +96,9 @@ def plan(body: Body, inputs: Sequence[str], *, folded: bool = True, outputs_give
     """
     given = [body.env[name].nbytes for name in inputs]
     every = [step for step in body.steps if step.node.op_type != "Constant" and not (folded and step.folded)]
-    steps = execution_order([part for step in every for part in _expanded(step)])
+    # A runtime numbers the nodes of an expansion after all others, and its order goes by numbers.
+    plain = [step for step in every if step.node.op_type != "HardSwish"]
+    steps = execution_order([*plain, *(part for step in every for part in _expanded(step))])
     inside = [_inside(step, folded=folded) for step in steps]
     made = _buffers(body, steps, outputs_given=outputs_given)
     if made is None or any(size is None for size in given) or any(one is None for one in inside):
@@ -121,7 +124,7 @@ def _expanded(step: Step) -> list[Step]:
     """The nodes a runtime runs for one that it has no kernel for: HardSwish is x times HardSigmoid of x."""
     node = step.node
     if node.op_type != "HardSwish":
-        return [step]
+        return []
     inner = f"{node.output[0]}/HardSigmoid"
     gate = helper.make_node("HardSigmoid", [node.input[0]], [inner])
     product = helper.make_node("Mul", [node.input[0], inner], [node.output[0]], name=step.name)
@@ -165,7 +168,7 @@ def _buffers(body: Body, steps: Sequence[Step], *, outputs_given: bool) -> list[
             if buffer is None or buffer.outside:
                 continue
             buffer.readers -= 0 if name in unread else 1
-            buffer.end = index
+            buffer.end = len(steps) - 1 if name in unread else index
             if buffer.readers == 0:
                 pool.free.insert(0, buffer)
     for name in handed_out & pool.of.keys():
@@ -195,10 +198,10 @@ def _taken_over(step: Step, place: int, value: Value, pool: _Pool) -> _Buffer | 
     first = step.node.input[0] if len(step.node.input) else ""
     source = pool.of.get(first)
     standard = step.node.domain in {"", "ai.onnx"} and place == 0
-    if standard and op in ALIASES:
-        return source if source is not None else _Buffer((), 0, 0, 0, 0, outside=True)
     if name in pool.handed_out or value.shape is None:
         return None
+    if standard and op in ALIASES:
+        return source if source is not None else _Buffer((), 0, 0, 0, 0, outside=True)
     kind = (value.shape, element_bits(value.elem_type))
     before = step.inputs[0] if step.inputs else None
     if standard and op in IN_PLACE and source is not None and before is not None:

@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from loadslice.graph.inputs import fix_inputs
@@ -94,6 +96,40 @@ def test_hard_swish_takes_the_memory_of_the_two_nodes_it_runs_as() -> None:
     pytest.importorskip("onnxruntime")
     model = chain([node("Neg", "x", "a"), node("HardSwish", "a", "b"), node("Neg", "b", "y")])
     assert held(model) == planned(model).arena_bytes == 3 * BYTES
+
+
+OPS = ("Neg", "Relu", "Tanh", "Add", "Mul", "Identity", "Concat", "Softmax", "HardSwish", "Reshape", "Split")
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=14))
+def test_any_small_graph_holds_what_is_planned(drawn: list[tuple[str, int, int]]) -> None:
+    """Operators at random on what is there already, in the runtime's order, with several outputs of the model."""
+    pytest.importorskip("onnxruntime")
+    there = {SIDE: ["x"]}
+    nodes = []
+    for number, (op, first, second) in enumerate(drawn):
+        size = sorted(there)[first % len(there)]
+        names = there[size]
+        made = f"t{number}"
+        inputs = [names[first % len(names)]]
+        if op in {"Add", "Mul", "Concat"}:
+            inputs.append(names[second % len(names)])
+        if op == "Reshape":
+            inputs.append("flat")
+        if op == "Split":
+            nodes.append(node(op, *inputs, made, axis=1))
+            nodes[-1].output.append(f"{made}b")
+            there.setdefault(size // 2, []).extend([made, f"{made}b"])
+            continue
+        nodes.append(node(op, *inputs, made, **({"axis": 1} if op == "Concat" else {})))
+        there.setdefault(size * 2 if op == "Concat" else size, []).append(made)
+    model = chain(nodes, [numpy_helper.from_array(np.array([1, -1], np.int64), "flat")])
+    read = {name for each in nodes for name in each.input}
+    for name in [name for each in nodes[:-1] for name in each.output if name not in read]:
+        model.graph.output.append(onnx.ValueInfoProto(name=name))
+    result = planned(model)
+    assert held(model, "fold") == result.arena_bytes
 
 
 @pytest.mark.parametrize(

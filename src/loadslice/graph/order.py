@@ -12,7 +12,7 @@ def execution_order(steps: Sequence[Step]) -> list[Step]:
     first; a node comes after all its makers.
 
     Args:
-        steps: Nodes of one graph in the file's order, which is a topological one.
+        steps: Nodes of one graph in the file's order.
     """
     makers = {name: index for index, step in enumerate(steps) for name in step.node.output if name}
     above = [sorted({makers[name] for name in reads(step) if name in makers}) for step in steps]

@@ -1,5 +1,6 @@
 """A model's nodes timed on this machine, beside what the roofline says of them, and as a times file for slicing."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,10 @@ def measure_nodes(
     costs = op_costs(body, graph, [])
     at = _Roofline(device, precision(body))
     covered = {op for group in found for op in group.ops}
+    nodes_ms = dict(_shared_out(found, graph, costs, at))
+    ops_ms: defaultdict[str, float] = defaultdict(float)
+    for step, time_ms in zip(graph.ops, nodes_ms.values(), strict=True):
+        ops_ms[step.node.op_type] += time_ms
     measured = Measured(
         runtime=ran.runtime,
         optimised=optimise == "all",
@@ -85,13 +90,14 @@ def measure_nodes(
         kernels_ms=sum(group.time_us for group in found) / 1e3,
         unrecognised_ms=sum(group.time_us for group in found if not group.ops) / 1e3,
         groups=[_described(group, graph, costs, at) for group in found],
+        ops_ms=dict(sorted(ops_ms.items(), key=lambda pair: -pair[1])),
         not_run=[key for index, key in enumerate(graph.keys) if index not in covered],
         arena_bytes=ran.arena_bytes,
         roofline=device.title,
         inputs=inputs,
     )
     source = f"{ran.runtime}, {threads} threads, {runs} runs" + ("" if optimise == "all" else ", unoptimised")
-    times = DeviceTimes(basis="measured", source=source, nodes_ms=dict(_shared_out(found, graph, costs, at)))
+    times = DeviceTimes(basis="measured", source=source, nodes_ms=dict(nodes_ms))
     return measured, times
 
 

@@ -284,6 +284,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Of the kernels that cover no node of the file."""
     groups: list[KernelGroup]
     """In execution order."""
+    ops_ms: dict[str, float]
+    """By the file's operator types, longest first; a group's time is divided as in `op-times.json`."""
     not_run: list[str]
     """Nodes that no kernel covers: the runtime removed them."""
     arena_bytes: int | None
