@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("onnxruntime", reason="the extra 'onnxruntime' is not installed")
 pytest.importorskip("PIL", reason="the extra 'example' is not installed")
 
-from loadslice.app import twins
+from loadslice.app import study_folder, twins
 from loadslice.profiles.chain import close, open_steps, walk
 from loadslice.profiles.measure import measure
 from loadslice.serve.server import Server
@@ -69,6 +69,14 @@ def test_a_simulation_over_the_twin_says_emulated(pipeline: Pipeline, table: Lat
     names = pl.Series("input", [f"plate-{number % 3:02d}" for number in range(200)])
     prepared = simulate.prepare(stretch.with_columns(names), pipeline, table)
     assert prepared.basis == "simulated on emulated times"
+
+
+def test_a_study_names_the_plan_that_is_emulated() -> None:
+    found = study_folder.read(HERE)
+    assert [(plan.name, plan.title) for plan in found.plans] == [
+        ("hybrid", "Hybrid (emulated)"),
+        ("cpu", "ONNX Runtime alone (cpu)"),
+    ]
 
 
 def test_the_traffic_is_what_its_program_draws() -> None:

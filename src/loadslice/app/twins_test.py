@@ -13,7 +13,7 @@ pytest.importorskip("onnxruntime", reason="the extra 'onnxruntime' is not instal
 from loadslice.app.twins import COMPILE_MS_PER_NODE, resolved
 from loadslice.backends.base import open_backend
 from loadslice.spec.errors import InputError
-from loadslice.spec.pipeline import Engine, Pipeline, load
+from loadslice.spec.pipeline import Engine, Pipeline, Stage, load
 from loadslice.spec.twin import TwinEngine, TwinSheet, plain
 
 PEAK, BANDWIDTH = 1e12, 1e9
@@ -134,6 +134,17 @@ def test_a_model_beyond_the_devices_memory_is_refused(tmp_path: Path) -> None:
     found = resolved(pipeline(tmp_path, {"device": device(tmp_path)}, FIXED), tmp_path)
     with pytest.raises(InputError, match=r"needs .* MB at int8, device 'arm-ethos-u65-512' has 4\.0 MB"):
         open_backend("twin").load(tmp_path / "one.onnx", found.engines["npu"])
+
+
+def test_models_that_fit_only_one_at_a_time_are_refused_together(tmp_path: Path) -> None:
+    model(tmp_path, weight_bytes=6_000_000).rename(tmp_path / "two.onnx")
+    model(tmp_path, weight_bytes=12_000_000)
+    given = pipeline(tmp_path, {"device": device(tmp_path)}, FIXED)
+    more = Stage(name="t", model="two.onnx", engine="npu", buckets=[[3, 8, 8]], accept=given.stages[0].accept)
+    both = Pipeline(version=1, pipeline="p", engines=given.engines, stages=[*given.stages, more])
+    resolved(given, tmp_path)
+    with pytest.raises(InputError, match=r"engines\.npu: its 2 models need 4\.5 MB together, .* has 4\.0 MB"):
+        resolved(both, tmp_path)
 
 
 @pytest.mark.parametrize(
