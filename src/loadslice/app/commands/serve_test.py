@@ -1,0 +1,35 @@
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("onnxruntime", reason="the extra 'onnxruntime' is not installed")
+
+from loadslice.app.cli import run
+from loadslice.backends import checks
+
+PIPELINE = """
+version: 1
+pipeline: tensors
+engines: {one: {backend: %s, device: %s}}
+stages: [{name: model, model: m.onnx, engine: one}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "dilate", "said"),
+    [
+        ("onnxruntime", "cpu", "20", "--dilate: no engine of this pipeline is emulated"),
+        ("twin", "arm-ethos-u65-512", "0.5", "--dilate"),
+        ("twin", "npu9", "1", "'npu9' is not in the catalogue"),
+        ("twin", "arm-ethos-u65-512", "1", "leaves sides open (rowsx3xwidth)"),
+    ],
+)
+def test_what_cannot_be_emulated_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], backend: str, device: str, dilate: str, said: str
+) -> None:
+    checks.write_model(tmp_path / "m.onnx")
+    (tmp_path / "p.yaml").write_text(PIPELINE % (backend, device))
+    assert run(["serve", str(tmp_path / "p.yaml"), "--http", "0", "--dilate", dilate]) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert "Traceback" not in printed.err
