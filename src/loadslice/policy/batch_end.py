@@ -11,6 +11,7 @@ from loadslice.spec.outcome import Reason
 
 ENGINE_FAILED = int(Reason.ENGINE_FAILED)
 
+
 @kernel
 def is_running(state: State, slot: int, epoch: int) -> bool:
     """Whether a batch result is about the batch that runs now."""
