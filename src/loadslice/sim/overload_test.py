@@ -47,7 +47,7 @@ def test_a_canary_without_times_is_refused_and_not_taken_for_the_old_version() -
 @pytest.mark.parametrize("deadline_ms", [1e13, -1.0])
 def test_a_deadline_past_a_day_or_before_the_request_is_refused(deadline_ms: float) -> None:
     trace = TWICE_TOO_MUCH.with_columns(deadline_ms=pl.lit(deadline_ms))
-    with pytest.raises(InputError, match="trace row 0: deadline_ms .* is not between 0 and"):
+    with pytest.raises(InputError, match=r"trace row 0: deadline_ms .* is not between 0 and"):
         summed(alone(), trace)
 
 
