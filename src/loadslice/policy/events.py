@@ -6,6 +6,7 @@ to the core and is what live and simulated journals are replayed with.
 
 from loadslice.policy import columns as c
 from loadslice.policy import desk
+from loadslice.policy.batch_end import is_running
 from loadslice.policy.kernel import entry, kernel
 from loadslice.policy.layout import Int64s, State, Tables
 
@@ -68,12 +69,14 @@ def decide(events: Int64s, tables: Tables, state: State, results: Int64s, effect
         tables: What never changes.
         state: Fresh; changed.
         results: [largest batch, 2] scratch.
-        effects: [capacity, EFFECT_COLUMNS], filled with all effects in order.
+        effects: [capacity, EFFECT_COLUMNS], filled with all effects in order; one column more is filled with the time
+            of each one's event.
 
     Returns:
         Number of effects; NO_ROOM when ``effects`` was too small; MALFORMED when a row cannot be an event of this run,
         with its index in ``results[0, 0]``.
     """
+    timed = effects.shape[1] > c.EFFECT_COLUMNS
     count = 0
     index = 0
     while index < events.shape[0]:
@@ -105,11 +108,12 @@ def decide(events: Int64s, tables: Tables, state: State, results: Int64s, effect
         elif kind == BATCH_DONE:
             members = 0
             slot = event[2]
-            known = 0 <= slot < state.batches.shape[0]
-            count_max = state.batches[slot, c.B_COUNT] if known else results.shape[0]
+            # What a batch of an old epoch gives back says nothing; there may be more of it than runs there now.
+            runs = is_running(state, slot, event[3])
+            count_max = state.batches[slot, c.B_COUNT] if runs else results.shape[0]
             while index < events.shape[0] and events[index, 0] == RESULT:
                 if members >= count_max or (
-                    known and not is_result(events[index], tables, state.batches[slot, c.B_STAGE])
+                    runs and not is_result(events[index], tables, state.batches[slot, c.B_STAGE])
                 ):
                     results[0, 0] = index
                     return MALFORMED
@@ -117,6 +121,9 @@ def decide(events: Int64s, tables: Tables, state: State, results: Int64s, effect
                 results[members, 1] = events[index, 3]
                 members += 1
                 index += 1
+            if runs and members < count_max:
+                results[0, 0] = index - members - 1
+                return MALFORMED
             answer = desk.on_batch_done(now_ns, tables, state, event[2], event[3], results)
         elif kind == BATCH_FAILED:
             answer = desk.on_batch_failed(now_ns, tables, state, event[2], event[3])
@@ -140,5 +147,7 @@ def decide(events: Int64s, tables: Tables, state: State, results: Int64s, effect
         for row in range(said):
             for column in range(c.EFFECT_COLUMNS):
                 effects[count + row, column] = state.effects[row, column]
+            if timed:
+                effects[count + row, c.EFFECT_COLUMNS] = now_ns
         count += said
     return count

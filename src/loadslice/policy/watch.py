@@ -176,6 +176,7 @@ class Watch:
         if kind == events.BATCH_DONE and self._applies():
             batch = self._running[arguments[0]]
             assert batch is not None
+            assert len(results) == len(batch.tags), "(5) a batch done has a result for each member"
             self._told.results = dict(zip(batch.tags, results, strict=True))
 
     def effects(self, rows: Sequence[Sequence[int]], members: Sequence[Sequence[int]]) -> None:
@@ -537,7 +538,7 @@ def follow(log: Int64s, pipeline: Pipeline, tables: Tables, state: State, *, loo
     """Decide an event log again, one event at a time, and hold each to `Watch` and `invariants`.
 
     Args:
-        log: [n, EVENT_COLUMNS], well formed: `events.decide` takes it.
+        log: [n, EVENT_COLUMNS], of whatever content.
         pipeline: As it was run.
         tables: Of this pipeline.
         state: Fresh; changed.
@@ -550,18 +551,27 @@ def follow(log: Int64s, pipeline: Pipeline, tables: Tables, state: State, *, loo
     results = np.zeros((state.members.shape[1], 2), np.int64)
     effects = np.zeros_like(state.effects)
     starts = np.flatnonzero(log[:, 0] != events.RESULT).tolist()
+    # RESULT rows before the first event are its own slice, which `decide` refuses.
+    starts = starts if not len(log) or starts[:1] == [0] else [0, *starts]
     for number, (begin, end) in enumerate(zip(starts, [*starts[1:], len(log)], strict=True)):
         kind, now_ns, *arguments = log[begin].tolist()
+        before = invariants.copy(state) if number % look_every == 0 else None
+        count = events.decide(log[begin:end], tables, state, results, effects)
+        if count == events.MALFORMED:
+            row = begin + int(results[0, 0])
+            return f"event row {row} cannot be one of this run: {log[row].tolist()}"
+        said = effects[:count].tolist()
+        slots = [row[c.F_TAG] for row in said if row[c.F_KIND] == c.DISPATCH]
+        members = [state.members[slot, : state.batches[slot, c.B_COUNT], c.M_TAG].tolist() for slot in slots]
         try:
             watch.event(kind, now_ns, arguments, [(row[2], row[3]) for row in log[begin + 1 : end].tolist()])
-            before = invariants.copy(state) if number % look_every == 0 else None
-            said = effects[: events.decide(log[begin:end], tables, state, results, effects)].tolist()
-            slots = [row[c.F_TAG] for row in said if row[c.F_KIND] == c.DISPATCH]
-            members = [state.members[slot, : state.batches[slot, c.B_COUNT], c.M_TAG].tolist() for slot in slots]
             watch.effects(said, members)
             if before is not None:
                 invariants.check(tables, state)
                 invariants.check_step(tables, before, state)
         except AssertionError as error:
             return f"event row {begin}: {error}"
+        except (LookupError, StopIteration, ValueError) as error:
+            # What was said does not fit the watch's own books: a name it does not know, a row that is not there.
+            return f"event row {begin}: what was said does not fit what came before, {error!r}"
     return ""

@@ -11,6 +11,8 @@ import polars as pl
 from loadslice.policy import columns as c
 from loadslice.policy import events, invariants, watch
 from loadslice.policy.tables import Int64s, State, Tables, fresh, lower, rule_sources
+from loadslice.sim import check_tables
+from loadslice.sim.finding import Finding
 from loadslice.sim.journal import effects_sha256
 from loadslice.spec import journal as spec
 from loadslice.spec import latency as latency_file
@@ -20,19 +22,16 @@ from loadslice.spec.journal import Journal
 from loadslice.spec.latency import LatencyTable
 
 LOOKS = 1000
-"""The state is checked whole this many times, evenly over the events; each look costs about a millisecond."""
+"""The state is checked whole at most this many times, evenly over the events."""
 
+LOOKED_ROWS = 2_000_000
+"""Rows of the state that all looks together go through; each walks as many as ``max_requests``."""
+
+ROOM_ROWS = 1_000_000
+"""Effects there is room for at a time, where one event cannot have more."""
 
 FOLLOWED = 200_000
 """Events that are followed one by one; each costs some 50 us."""
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One promise and whether the journal keeps it."""
-
-    promise: str
-    held: bool
-    figure: str
 
 
 def check(journal: Journal, folder: Path) -> list[Finding]:
@@ -97,10 +96,11 @@ def _decisions(journal: Journal, folder: Path) -> Iterator[Finding]:
     tables = lower(pipeline, _latency(folder), rule_sources(pipeline))
     state = fresh(tables, pipeline.max_requests)
     table = journal.events.select(list(spec.EVENT_COLUMNS))
-    if dict(table.schema) != spec.EVENT_COLUMNS or any(table.null_count().row(0)):
+    if any(table.null_count().row(0)):
         raise InputError(f"{folder}/events.parquet: columns must be whole numbers without gaps.")
     logged = np.ascontiguousarray(table.to_numpy())
-    effects, broken = _decide(logged, tables, state)
+    timed, broken = _decide(logged, tables, state)
+    effects = timed[:, : c.EFFECT_COLUMNS]
     if journal.head.clean or journal.head.effects_sha256 is not None:
         yield Finding(
             promise="the core takes the same decisions again",
@@ -110,6 +110,7 @@ def _decisions(journal: Journal, folder: Path) -> Iterator[Finding]:
     yield Finding(promise="every invariant of the state holds", held=not broken, figure=broken or "all hold")
     if not broken:
         yield _followed(logged, pipeline, tables)
+        yield from check_tables.compare(journal, pipeline, logged, timed)
     ended = effects[effects[:, c.F_KIND] == c.OUTCOME, c.F_TAG]
     yield Finding(
         promise="every outcome was decided once",
@@ -123,7 +124,7 @@ def _followed(logged: Int64s, pipeline: pipeline_file.Pipeline, tables: Tables) 
     starts = np.flatnonzero(logged[:, 0] != events.RESULT)
     rows = len(logged) if len(starts) <= FOLLOWED else int(starts[FOLLOWED])
     state = fresh(tables, pipeline.max_requests)
-    broken = watch.follow(logged[:rows], pipeline, tables, state, look_every=max(1, len(starts) // LOOKS))
+    broken = watch.follow(logged[:rows], pipeline, tables, state, look_every=look_interval(len(starts), state))
     followed = min(len(starts), FOLLOWED)
     return Finding(
         promise="every event keeps the promises of the policy",
@@ -144,26 +145,39 @@ def _latency(folder: Path) -> LatencyTable | None:
     return latency_file.load(path) if path.is_file() else None
 
 
+def look_interval(count: int, state: State) -> int:
+    """Events from one look at the whole state to the next."""
+    looks = max(1, min(LOOKS, LOOKED_ROWS // len(state.requests)))
+    return -(-count // looks) or 1
+
+
 def _decide(logged: Int64s, tables: Tables, state: State) -> tuple[Int64s, str]:
-    """Feed the events in slices that end between two of them, and look at the state after each."""
+    """Feed the events in slices that end between two of them, and look at the state now and then.
+
+    Returns:
+        [n, EFFECT_COLUMNS + 1] effects, each with the time of its event, and the first promise that is broken.
+    """
     scratch = np.zeros((state.members.shape[1], 2), np.int64)
     starts = np.flatnonzero(logged[:, 0] != events.RESULT)
-    cuts = [*starts[:: max(1, len(starts) // LOOKS)].tolist(), len(logged)]
-    said: list[Int64s] = []
+    look_every = look_interval(len(starts), state)
+    step = min(look_every, max(1, ROOM_ROWS // len(state.effects)))
+    effects = np.zeros((len(state.effects) * step, c.EFFECT_COLUMNS + 1), np.int64)
+    said: list[Int64s] = [effects[:0]]
+    cuts = [0, *starts[step::step].tolist(), len(logged)]
+    unseen = 0
     for begin, end in itertools.pairwise(cuts):
-        effects = np.zeros((len(state.effects) * (end - begin), c.EFFECT_COLUMNS), np.int64)
         count = events.decide(logged[begin:end], tables, state, scratch, effects)
         assert count != events.NO_ROOM, "there is room for every effect an event can have"
         if count == events.MALFORMED:
             row = begin + int(scratch[0, 0])
-            return _joined(said), f"event row {row} cannot be one of this run: {logged[row].tolist()}"
+            return np.concatenate(said), f"event row {row} cannot be one of this run: {logged[row].tolist()}"
         said.append(effects[:count].copy())
+        unseen += step
+        if unseen < look_every and end < len(logged):
+            continue
+        unseen = 0
         try:
             invariants.check(tables, state)
         except AssertionError as error:
-            return _joined(said), f"after event {end}: {error}"
-    return _joined(said), ""
-
-
-def _joined(said: list[Int64s]) -> Int64s:
-    return np.concatenate(said) if said else np.zeros((0, c.EFFECT_COLUMNS), np.int64)
+            return np.concatenate(said), f"after event row {end - 1}: {error}"
+    return np.concatenate(said), ""

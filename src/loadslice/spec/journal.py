@@ -95,7 +95,7 @@ def load(folder: Path) -> Journal:
     """Read a journal folder.
 
     Raises:
-        InputError: Not a journal, of another schema version, or with columns missing.
+        InputError: Not a journal, of another schema version, or with columns missing or of another type.
     """
     head = load_head(folder)
     if head.schema != SCHEMA_VERSION:
@@ -124,7 +124,7 @@ def load_tables(head: JournalHead, folder: Path, without: Container[str] = ()) -
         without: Columns that its schema version may lack.
 
     Raises:
-        InputError: Unreadable, or with columns missing.
+        InputError: Unreadable, or with columns missing or of another type.
     """
     tables = {}
     for name, columns in (("requests", REQUEST_COLUMNS), ("stages", STAGE_COLUMNS), ("events", EVENT_COLUMNS)):
@@ -140,6 +140,12 @@ def load_tables(head: JournalHead, folder: Path, without: Container[str] = ()) -
         missing = [column for column in columns if column not in tables[name].columns and column not in without]
         if missing:
             raise InputError(f"{path}: column '{missing[0]}' is missing.")
+        for column, found in tables[name].schema.items():
+            if column in columns and found != columns[column]:
+                raise InputError(
+                    f"{path}: column '{column}' holds {found}, not {columns[column]}. A journal is checked as it was "
+                    "written: take the file from the folder of its run."
+                )
     return Journal(head=head, **tables)
 
 
