@@ -287,9 +287,9 @@ def check(pipeline: Pipeline, path: str) -> Pipeline:
     deadlines |= {f"classes.{name}.deadline_ms": limits.deadline_ms for name, limits in pipeline.classes.items()}
     _within(f"{path}: ", deadlines, 0.001, DEADLINE_MS_MAX)
     _check_guarantees(pipeline, path)
-    for name, limits in pipeline.classes.items():
+    for priority, limits in pipeline.classes.items():
         if limits.offline and limits.floor > 0:
-            raise InputError(f"{path}: classes.{name}: an offline class takes what is left; it can have no floor.")
+            raise InputError(f"{path}: classes.{priority}: an offline class takes what is left; it can have no floor.")
     floors = {f"classes.{name}.floor": limits.floor for name, limits in pipeline.classes.items()}
     _within(f"{path}: ", floors, 0, 1)
     if sum(floors.values()) > 1:
