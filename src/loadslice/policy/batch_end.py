@@ -31,6 +31,8 @@ def release(now_ns: int, state: State, slot: int) -> None:
     batch[c.B_EXPIRY_NS] = c.FOREVER
     counts = state.engines[engine]
     counts[c.N_INFLIGHT] -= 1
+    if counts[c.N_INFLIGHT] == 0:
+        counts[c.N_ACTIVE_NS] += now_ns - counts[c.N_SINCE_NS]
     state.ends_ns[engine] = 0
     counts[c.N_BUSY_NS] += now_ns - batch[c.B_STARTED_NS]
     counts[c.N_DONE_NS] = now_ns

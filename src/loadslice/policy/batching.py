@@ -269,6 +269,8 @@ def close_batch(now_ns: int, tables: Tables, state: State, engine: int, lane: in
     counts = state.engines[engine]
     if tables.engines[engine, c.E_MAX_INFLIGHT] == 1:
         state.ends_ns[engine] = now_ns + batch[c.B_EXPECTED_NS]
+    if counts[c.N_INFLIGHT] == 0:
+        counts[c.N_SINCE_NS] = now_ns
     counts[c.N_INFLIGHT] += 1
     counts[c.N_BATCHES] += 1
     counts[c.N_DISPATCHED] += count

@@ -159,7 +159,8 @@ FREE, QUEUED, RUNNING = range(3)
 # Lanes (state.lanes): one FIFO per engine, class, lane (stage, version, bucket) and tenant
 L_HEAD, L_TAIL, L_COUNT, LANE_COLUMNS = range(4)
 
-# Engines (state.engines); requests of class k that wait are counted at N_WAITING + k
+# Engines (state.engines); requests of class k that wait are counted at N_WAITING + k. N_BUSY_NS adds up over slots;
+# N_ACTIVE_NS is the time in which any slot ran, N_SINCE_NS when the present such time began.
 (
     N_UP,
     N_QUEUED,
@@ -172,10 +173,12 @@ L_HEAD, L_TAIL, L_COUNT, LANE_COLUMNS = range(4)
     N_DISPATCHED,
     N_FAILOVER_IN,
     N_BUSY_NS,
+    N_ACTIVE_NS,
+    N_SINCE_NS,
     N_DONE_NS,
     N_LOADS,
     N_WAITING,
-) = range(14)
+) = range(16)
 ENGINE_COLUMNS = N_WAITING + CLASSES
 
 # Live estimates (state.live): service of n rows = V_BASE_NS + n * V_ROW_NS; a row's part of a full batch = V_PART_NS

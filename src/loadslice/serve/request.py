@@ -4,11 +4,9 @@ import asyncio
 from dataclasses import dataclass, field
 
 from loadslice.policy.versions import NO_KEY
+from loadslice.spec.outcome import VERSIONS as VERSIONS
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.work import StageError, Work
-
-VERSIONS = ("stable", "canary")
-"""By the core's numbers."""
 
 
 @dataclass(slots=True, eq=False)

@@ -91,9 +91,10 @@ def total_j(pipeline: Pipeline, energy: Energy, batches_j: Float64s, state: Stat
     for e, engine in enumerate(pipeline.engines.values()):
         if engine.idle_w is None or (engine.active_w is None and energy.measured[e] == 0):
             return None
-        busy_s = float(state.engines[e, c.N_BUSY_NS]) / _NS_PER_S / engine.max_inflight
-        busy_j = float(batches_j[e]) if energy.measured[e] == 1 else (engine.active_w or 0.0) * busy_s
-        total += busy_j + engine.idle_w * max(0.0, span_s - busy_s)
+        # Active while any slot runs: an engine does not draw half of its power for half of its slots.
+        active_s = float(state.engines[e, c.N_ACTIVE_NS]) / _NS_PER_S
+        active_j = float(batches_j[e]) if energy.measured[e] == 1 else (engine.active_w or 0.0) * active_s
+        total += active_j + engine.idle_w * max(0.0, span_s - active_s)
     return total
 
 

@@ -100,3 +100,25 @@ def test_replicas_give_energy_an_interval_that_holds_the_run() -> None:
     low, high = intervals["energy_j"]
     assert result.energy_j is not None
     assert low < result.energy_j < high
+
+
+def test_a_second_slot_that_hardly_runs_saves_no_energy() -> None:
+    """Ten milliseconds every forty: one batch at a time, whatever the slots."""
+    one = powered()
+    two = msgspec.structs.replace(
+        one, engines={name: msgspec.structs.replace(engine, max_inflight=2) for name, engine in one.engines.items()}
+    )
+    joules = [simulate.summarise(run(pipeline, TIMES, gap_s=0.04, requests=100)).energy_j for pipeline in (one, two)]
+    assert joules[0] == pytest.approx(joules[1], rel=1e-12)
+
+
+def test_overlapping_batches_are_one_active_time() -> None:
+    """Two at once for 10 ms draw active power for 10 ms."""
+    pipeline = powered()
+    engines = {
+        name: msgspec.structs.replace(engine, max_inflight=2) if name == "npu" else engine
+        for name, engine in pipeline.engines.items()
+    }
+    pairs = pl.DataFrame({"arrival_s": np.repeat(np.arange(50) * 0.04, 2)})
+    finished = simulate.run(simulate.prepare(pairs, msgspec.structs.replace(pipeline, engines=engines), TIMES))
+    assert finished.state.engines[0, [c.N_BUSY_NS, c.N_ACTIVE_NS]].tolist() == [1_000_000_000, 500_000_000]

@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 
 from loadslice.policy import events
-from loadslice.policy.tables import Int64s
+from loadslice.policy.tables import Int64s, tenant_names
 from loadslice.sim import record as r
 from loadslice.sim.simulate import Run
 from loadslice.spec import journal as spec
 from loadslice.spec.files import Stamp, encode_json, write_bytes
-from loadslice.spec.outcome import OUTCOMES, REASONS, Outcome
+from loadslice.spec.outcome import OUTCOMES, REASONS, VERSIONS, Outcome
 from loadslice.spec.pipeline import CLASSES
 
 
@@ -64,6 +64,7 @@ def requests(finished: Run) -> pl.DataFrame:
     record, traffic = finished.record, finished.traffic
     tags = np.flatnonzero(record.start_ns >= 0)
     names = list(OUTCOMES)
+    tenants = [None, *tenant_names(finished.pipeline)]
     return _typed(
         {
             "tag": tags,
@@ -72,12 +73,21 @@ def requests(finished: Run) -> pl.DataFrame:
             "outcome": [names[code - Outcome.COMPLETED] for code in record.outcome[tags]],
             "reason": [REASONS[code] for code in record.reason[tags]],
             "class": [CLASSES[code] for code in traffic.requests[tags % len(traffic.requests), r.Q_PRIORITY]],
+            "tenant": [tenants[code] for code in traffic.requests[tags % len(traffic.requests), r.Q_TENANT]],
+            "version": _versions(finished, tags),
             "hint_ns": record.hint_ns[tags],
             "reply_ns": record.attempts[tags, r.A_OVERHEAD_NS],
         },
         spec.REQUEST_COLUMNS,
         len(tags),
     )
+
+
+def _versions(finished: Run, tags: Int64s) -> list[str | None]:
+    """Which version served each attempt; null where there is one only, or nobody served it."""
+    if all(stage.canary is None for stage in finished.pipeline.stages):
+        return [None] * len(tags)
+    return [None if code < 0 else VERSIONS[code] for code in finished.record.timeline[tags, 0, r.T_VERSION]]
 
 
 def stages(finished: Run) -> pl.DataFrame:

@@ -47,6 +47,7 @@ from loadslice.sim.record import (
     T_ENGINE,
     T_ENQUEUED_NS,
     T_REASON,
+    T_VERSION,
     Record,
     Traffic,
     log_event,
@@ -154,6 +155,7 @@ def carry_out(
                 line[T_ENGINE] = engine
                 line[T_REASON] = effect[c.F_C]
                 line[T_ENQUEUED_NS] = now_ns
+                line[T_VERSION] = state.requests[effect[c.F_D], c.R_VERSION]
         elif kind == c.DISPATCH:
             start_batch(now_ns, seed, state, service, energy, traffic, clockwork, record, effect[c.F_TAG])
             started = True

@@ -26,7 +26,16 @@ unknown."""
 """What became of an attempt; start -1: it never reached the core; wrong 1: an engine answered it wrongly at some stage;
 overhead: time outside the core, added to its latency."""
 
-T_ENGINE, T_REASON, T_ENQUEUED_NS, T_DISPATCHED_NS, T_DONE_NS, T_BATCH_ROWS, TIMELINE_COLUMNS = range(7)
+(
+    T_ENGINE,
+    T_REASON,
+    T_ENQUEUED_NS,
+    T_DISPATCHED_NS,
+    T_DONE_NS,
+    T_BATCH_ROWS,
+    T_VERSION,
+    TIMELINE_COLUMNS,
+) = range(8)
 QUEUE_SEEN = 1024
 N_EVENTS, N_EFFECTS, N_CALLS, N_ENDED, N_FAULTS, N_COUNTS = range(6)
 

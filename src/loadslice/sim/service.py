@@ -128,6 +128,11 @@ def lower_service(
                     + remedy(pipeline, stage, name, pipeline_path)
                 )
             newer = [entry for entry in latency.entries if (entry.variant, entry.engine) == (stage.canary_id, name)]
+            if stage.canary is not None and not newer:
+                raise InputError(
+                    f"{path}: the canary of stage '{stage.name}' has no time on engine '{name}' (variant "
+                    f"'{stage.canary_id}'). Add an entry, or a copy of the old version's if it is to be as fast."
+                )
             for lane in range((len(stage.buckets) + 1) * versions(stage)):
                 version, bucket = divmod(lane, len(stage.buckets) + 1)
                 key = (s, engines.index(name), lane)

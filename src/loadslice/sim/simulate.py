@@ -24,7 +24,7 @@ from loadslice.spec import simulation as spec
 from loadslice.spec.faults import Clients, Fault
 from loadslice.spec.files import Stamp
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
-from loadslice.spec.outcome import OUTCOMES, Outcome
+from loadslice.spec.outcome import OUTCOMES, Outcome, Reason
 from loadslice.spec.pipeline import Engine, Pipeline, Stage
 
 TIMELINE_CELLS_MAX = 4_000_000
@@ -321,10 +321,16 @@ def tallied(finished: Run) -> Tally:
 
 
 def latency_ms(finished: Run) -> Float64s:
-    """Latency of each completed attempt, milliseconds, in arrival order."""
-    attempts = finished.record.attempts
-    times: Float64s = sums.taken_ns(attempts[attempts[:, r.A_OUTCOME] == Outcome.COMPLETED]) / _NS_PER_MS
+    """Latency of each attempt that was answered and not degraded, milliseconds, in arrival order."""
+    times: Float64s = sums.taken_ns(finished.record.attempts[answered(finished)]) / _NS_PER_MS
     return times
+
+
+def answered(finished: Run) -> NDArray[np.bool_]:
+    """Attempts that were completed, and not by a degraded reply."""
+    record = finished.record
+    done: NDArray[np.bool_] = (record.outcome == Outcome.COMPLETED) & (record.reason != Reason.DEGRADED)
+    return done
 
 
 def taken_ns(finished: Run) -> Int64s:
@@ -337,8 +343,7 @@ def in_time(finished: Run) -> NDArray[np.bool_]:
     deadline_ns = np.tile(finished.traffic.requests[:, r.Q_DEADLINE_NS], finished.behaviour.attempts)
     if finished.behaviour.timeout_ns:
         deadline_ns = np.minimum(deadline_ns, finished.behaviour.timeout_ns)
-    done: NDArray[np.bool_] = finished.record.outcome == Outcome.COMPLETED
-    return done & (taken_ns(finished) <= deadline_ns)
+    return answered(finished) & (taken_ns(finished) <= deadline_ns)
 
 
 def at_speed(trace: pl.DataFrame, speed: float) -> pl.DataFrame:
@@ -360,7 +365,9 @@ def summarise(
     """
     pipeline, state, record, tally = finished.pipeline, finished.state, finished.record, tallied(finished)
     span_s = max(tally.end_ns, 1) / _NS_PER_S
-    completed = int(tally.outcomes[Outcome.COMPLETED])
+    degraded = int(tally.reasons[Reason.DEGRADED])
+    completed = int(tally.outcomes[Outcome.COMPLETED]) - degraded
+    share = f"{degraded:,} of {tally.attempts:,} attempts got a degraded reply: counted in no latency and in no rate."
     return spec.Simulation(
         requests=finished.requests,
         attempts=tally.attempts,
@@ -382,7 +389,7 @@ def summarise(
         basis=finished.basis,
         seed=finished.seed,
         span_s=span_s,
-        warnings=finished.warnings,
+        warnings=[*finished.warnings, *([share] if degraded else [])],
         stamp=stamp,
     )
 

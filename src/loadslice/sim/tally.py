@@ -9,7 +9,7 @@ from loadslice.policy.tables import Int64s
 from loadslice.sim import record as r
 from loadslice.sim.record import Record, Traffic
 from loadslice.sim.service import Float64s
-from loadslice.spec.outcome import OUTCOMES, REASONS, Outcome
+from loadslice.spec.outcome import OUTCOMES, REASONS, Outcome, Reason
 from loadslice.spec.simulation import LatencyMs
 
 EXACT_MAX = 8_000_000
@@ -77,7 +77,8 @@ class Tally:
         self.reasons += np.bincount(ended[:, r.A_REASON], minlength=len(self.reasons))
         self.end_ns = max(self.end_ns, int(ended[-1, r.A_END_NS]))
         self._sha.update(np.ascontiguousarray(ended[:, : r.A_HINT_NS + 1], dtype="<i8").data)
-        done = ended[:, r.A_OUTCOME] == Outcome.COMPLETED
+        # A degraded reply costs no time and says little: it is counted, and part of no latency and no goodput.
+        done = (ended[:, r.A_OUTCOME] == Outcome.COMPLETED) & (ended[:, r.A_REASON] != Reason.DEGRADED)
         if not done.all():
             ended, deadline_ns = ended[done], deadline_ns[done]
         self.wrong += int(np.count_nonzero(ended[:, r.A_WRONG]))

@@ -10,7 +10,7 @@ from loadslice.sim import record as r
 from loadslice.sim.record import Traffic
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import InputWork, LatencyTable
-from loadslice.spec.pipeline import CLASSES, Pipeline, Stage
+from loadslice.spec.pipeline import CLASSES, DEADLINE_MS_MAX, Pipeline, Stage
 
 _NS_PER_S, _NS_PER_MS = 1_000_000_000, 1_000_000
 _DEFAULT_CLASS = CLASSES.index("critical")
@@ -115,7 +115,7 @@ class Intake:
             row = int(np.flatnonzero(~usable)[0])
             raise InputError(
                 f"trace row {self._rows + row + 1}: arrival_s {arrival_s[row]:g} is not a time. "
-                "Check it with `loadslice trace describe`."
+                "Check it with `loadslice trace info`."
             )
         arrival_ns = np.round(arrival_s * _NS_PER_S).astype(np.int64)
         if self._rows == 0:
@@ -226,6 +226,10 @@ def _deadline_ns(trace: pl.DataFrame, pipeline: Pipeline, priority: Int64s | int
     if "deadline_ms" in trace.columns:
         own = trace["deadline_ms"].to_numpy()
         known = np.isfinite(own.astype(np.float64))
+        outside = known & ~((own >= 0) & (own <= DEADLINE_MS_MAX))
+        if outside.any():
+            row = int(np.flatnonzero(outside)[0])
+            raise InputError(f"trace row {row}: deadline_ms {own[row]:g} is not between 0 and {DEADLINE_MS_MAX:g}.")
         deadline_ns[known] = np.round(own[known] * _NS_PER_MS).astype(np.int64)
     return deadline_ns
 

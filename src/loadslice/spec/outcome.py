@@ -52,4 +52,7 @@ class Reason(IntEnum):
     """Completed with the stage's degraded reply instead of being refused."""
 
 
+VERSIONS = ("stable", "canary")
+"""Names of the two versions that may serve side by side, by their number in the core."""
+
 REASONS = tuple(reason.name.lower() for reason in Reason)

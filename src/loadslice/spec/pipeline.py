@@ -4,6 +4,7 @@ Rules of this file: an unknown key is refused with its path; a name that points 
 exist; what is not implemented is not a key. `load` returns a pipeline that the lowering can trust.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -24,6 +25,8 @@ PADS_MAX = 8
 """Row counts that one engine may be built for at one stage."""
 
 TENANTS_MAX = 1000
+
+DEADLINE_MS_MAX = 86_400_000
 
 Precision = Literal["int4", "int8", "bf16", "fp16", "fp32"]
 
@@ -52,7 +55,7 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     options: dict[str, str | int | float | bool] = {}
     """Passed to the runtime as they are."""
     active_w: float | None = None
-    """Power while a batch runs, watts; ``None``: energy is unknown."""
+    """Power while any slot runs a batch, watts; ``None``: energy is unknown."""
     idle_w: float | None = None
     cost_per_hour: float | None = None
     """Money per hour that the engine is there, in the pipeline's currency; ``None``: unknown."""
@@ -282,8 +285,11 @@ def check(pipeline: Pipeline, path: str) -> Pipeline:
         raise InputError(f"{path}: max_requests: {pipeline.max_requests} is not between 1 and 1000000.")
     deadlines = {"deadline_ms": pipeline.deadline_ms}
     deadlines |= {f"classes.{name}.deadline_ms": limits.deadline_ms for name, limits in pipeline.classes.items()}
-    _within(f"{path}: ", deadlines, 0.001, 86_400_000)
+    _within(f"{path}: ", deadlines, 0.001, DEADLINE_MS_MAX)
     _check_guarantees(pipeline, path)
+    for priority, limits in pipeline.classes.items():
+        if limits.offline and limits.floor > 0:
+            raise InputError(f"{path}: classes.{priority}: an offline class takes what is left; it can have no floor.")
     floors = {f"classes.{name}.floor": limits.floor for name, limits in pipeline.classes.items()}
     _within(f"{path}: ", floors, 0, 1)
     if sum(floors.values()) > 1:
@@ -304,6 +310,11 @@ def check(pipeline: Pipeline, path: str) -> Pipeline:
     return msgspec.structs.replace(pipeline, stages=_in_order(pipeline.stages, path))
 
 
+OTHER_TENANTS = "others"
+"""What metrics call whoever has no guarantee."""
+
+TENANT_LENGTH_MAX = 64
+
 LEAST_SHARE = 0.01
 """What is left to those without a guarantee, so that nobody is locked out."""
 
@@ -311,6 +322,12 @@ LEAST_SHARE = 0.01
 def _check_guarantees(pipeline: Pipeline, path: str) -> None:
     shares = {f"tenants.{name}.share": tenant.share for name, tenant in pipeline.tenants.items()}
     _within(f"{path}: ", shares, 0.0001, 1)
+    for name in pipeline.tenants:
+        if not 1 <= len(name) <= TENANT_LENGTH_MAX or not name.isprintable() or name == OTHER_TENANTS:
+            raise InputError(
+                f"{path}: tenants: {name!r:.80} is not a name of 1 to {TENANT_LENGTH_MAX} printable characters other "
+                f"than '{OTHER_TENANTS}', which stands for whoever is not named."
+            )
     if sum(shares.values()) > 1 - LEAST_SHARE:
         raise InputError(
             f"{path}: tenants: shares add up to {sum(shares.values()):g}; leave {LEAST_SHARE:g} to those not named."
@@ -340,6 +357,8 @@ def _check_shared(stage: Stage, pipeline: Pipeline, place: str) -> None:
         _known(place, f"share.{name}", name, stage.engine_names)
         _within(f"{place}.", {f"share.{name}": share}, 0.0001, 1)
     _within(f"{place}.", {"memory_mb": stage.memory_mb, "load_ms": stage.load_ms}, 0, 10_000_000)
+    if stage.degraded is not None and not re.fullmatch(r"[^:]+:[^:]+", stage.degraded):
+        raise InputError(f"{place}.degraded: '{stage.degraded}' is not module:function.")
     if stage.canary is not None:
         given = [key for key in ("python", "model", "variant") if getattr(stage.canary, key) is not None]
         if len(given) != 1 or (given == ["python"]) != (stage.python is not None):

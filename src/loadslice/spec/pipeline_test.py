@@ -45,6 +45,16 @@ def test_a_good_file_loads_in_execution_order(tmp_path: Path) -> None:
         ("backend: openvino", "backend: openvino, max_inflight: 0", "engines.npu0.max_inflight: 0"),
         ("version: 1", "version: [1", "not valid YAML"),
         ("engine: cpu0", "engine: cpu0, prefer: rules", "go together"),
+        ("engine: cpu0", "engine: cpu0, prefer: cheapest", "needs engines.cpu0.active_w"),
+        ("engine: cpu0", "engine: cpu0, degraded: sorry", "not module:function"),
+        ("engine: cpu0", "engine: cpu0, canary: {}", "one of python, model or variant"),
+        ("engine: cpu0", "engine: cpu0, share: {npu0: 0.5}", "'npu0' is not an engine here"),
+        ("engine: cpu0", "engine: cpu0, batch: {cpu0: {size: 4, pad_to: [2, 3]}}", "end at the size"),
+        ("backend: onnxruntime", "backend: onnxruntime, memory_mb: 9", "give the stage memory_mb and load_ms"),
+        ("pipeline: demo", "pipeline: demo\ntenants: {others: {share: 0.1}}", "stands for whoever is not named"),
+        ("pipeline: demo", "pipeline: demo\ntenants: {a: {share: 0.6}, b: {share: 0.4}}", "leave 0.01"),
+        ("pipeline: demo", "pipeline: demo\nrollout: {steps: [0.5, 0.1]}", "must rise"),
+        ("pipeline: demo", "pipeline: demo\nclasses: {sheddable: {offline: true, floor: 0.5}}", "no floor"),
     ],
 )
 def test_a_fault_is_one_line_that_names_it(tmp_path: Path, old: str, new: str, says: str) -> None:
