@@ -131,23 +131,29 @@ def _first_request(row: "dict[str, object]") -> str:
 
 
 def _passages(journal: Journal, placements: pl.DataFrame, answers: pl.DataFrame, stages: int) -> Finding:
-    rows = journal.stages.select(PASSAGE)
+    kept = journal.stages.select(*PASSAGE, "done_ns")
     if not journal.head.clean:
-        rows = rows.join(answers, on="tag", how="semi")
-        placements = placements.join(rows, on="tag", how="semi")
+        kept = kept.join(answers, on="tag", how="semi")
+        placements = placements.join(kept, on="tag", how="semi")
+    rows = kept.select(PASSAGE)
     last = placements.unique(["tag", "stage"], keep="last", maintain_order=True)
+    passed = _passed(placements, last, answers, stages)
     superseded = placements.join(last, on=PASSAGE, how="anti")
     if journal.head.basis == "measured" or rows.join(superseded, on=PASSAGE, how="semi").height > 0:
-        needed = placements
+        needed = placements.select(PASSAGE)
     else:
-        needed = pl.concat([_passed(last, answers, stages), last.join(rows, on=["tag", "stage"], how="semi")])
+        needed = pl.concat([passed.select(PASSAGE), last.join(rows, on=["tag", "stage"], how="semi").select(PASSAGE)])
     invented = rows.join(placements, on=PASSAGE, how="anti")
-    absent = needed.select(PASSAGE).join(rows, on=PASSAGE, how="anti")
+    absent = needed.join(rows, on=PASSAGE, how="anti")
     repeated = rows.filter(rows.is_duplicated())
-    wrong = pl.concat([invented, absent, repeated]).unique(["tag", "stage"])
+    # Where a request was placed twice at a stage, a batch that it had left may be what ended there last.
+    once = passed.join(superseded, on=["tag", "stage"], how="anti").join(kept, on=PASSAGE)
+    ended = once.filter(pl.col("done_ns").ne_missing(pl.col("went_on_ns"))).select(PASSAGE)
+    wrong = pl.concat([invented, absent, repeated, ended]).unique(["tag", "stage"])
     figure = (
-        f"engine, reason and time of {rows.height} placements: {wrong.height} passages differ ({invented.height} rows "
-        f"not decided, {absent['tag'].len()} decided without a row, {repeated.height} repeated)"
+        f"engine, reason and time of {rows.height} placements, end of {once.height}: {wrong.height} passages differ "
+        f"({invented.height} rows not decided, {absent.height} decided without a row, {repeated.height} repeated, "
+        f"{ended.height} ends)"
     )
     if wrong.height > 0:
         first = wrong.sort("tag", "stage").row(0, named=True)
@@ -155,16 +161,18 @@ def _passages(journal: Journal, placements: pl.DataFrame, answers: pl.DataFrame,
     return Finding(promise="the table of passages says what was decided", held=wrong.height == 0, figure=figure)
 
 
-def _passed(last: pl.DataFrame, answers: pl.DataFrame, stages: int) -> pl.DataFrame:
-    """The last placement at every stage that was passed: the request stood at a later one, or completed."""
-    completed = (pl.col("outcome") == Outcome.COMPLETED.name.lower()) & (
+def _passed(placements: pl.DataFrame, last: pl.DataFrame, answers: pl.DataFrame, stages: int) -> pl.DataFrame:
+    """The last placement at every stage that was passed, and when the request went on: to a later stage, or out."""
+    is_whole = (pl.col("outcome") == Outcome.COMPLETED.name.lower()) & (
         pl.col("reason") != Reason.DEGRADED.name.lower()
     )
-    reached = pl.concat(
+    steps = pl.concat(
         [
-            last.select("tag", reached="index"),
-            answers.select("tag", reached=pl.when(completed).then(stages).otherwise("reached").cast(pl.Int64)),
+            placements.select("tag", reached="index", at_ns="enqueued_ns"),
+            answers.select(
+                "tag", reached=pl.when(is_whole).then(stages).otherwise("reached").cast(pl.Int64), at_ns="end_ns"
+            ),
         ]
     )
-    furthest = reached.group_by("tag").agg(pl.col("reached").max())
-    return last.join(furthest, on="tag").filter(pl.col("index") < pl.col("reached")).select(last.columns)
+    onward = last.join(steps, on="tag").filter(pl.col("reached") > pl.col("index"))
+    return onward.group_by(PASSAGE).agg(went_on_ns=pl.col("at_ns").min())

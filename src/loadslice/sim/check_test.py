@@ -19,7 +19,7 @@ from loadslice.spec import journal
 from loadslice.spec.errors import InputError
 from loadslice.spec.faults import Clients, Fault
 from loadslice.spec.files import encode_json, write_bytes
-from loadslice.spec.outcome import REASONS
+from loadslice.spec.outcome import REASONS, Outcome
 from loadslice.spec.pipeline import Batch, Engine, Failover, Pipeline, Stage
 from loadslice.spec.pipeline import check as check_pipeline
 
@@ -150,8 +150,9 @@ def test_a_forged_word_of_a_passage_is_named(folder: Path, column: str, value: s
     assert "first: request 3 at stage 's'" in figure(folder, PASSAGES)
 
 
-def test_a_forged_time_of_a_placement_is_named(folder: Path) -> None:
-    forge(folder, "stages", "enqueued_ns", pl.col("enqueued_ns") + 1)
+@pytest.mark.parametrize("column", ["enqueued_ns", "done_ns"])
+def test_a_forged_time_of_a_passage_is_named(folder: Path, column: str) -> None:
+    forge(folder, "stages", column, pl.col(column) + 1)
     assert PASSAGES in broken(folder)
     assert "first: request 3 at stage 's'" in figure(folder, PASSAGES)
 
@@ -191,12 +192,15 @@ def live(folder: Path) -> Path:
     effects = decided(np.ascontiguousarray(kept.events.to_numpy()))
     rows = effects[effects[:, c.F_KIND] == c.PLACED]
     assert len(rows) > len(np.unique(rows[:, c.F_TAG])), "some are placed again"
+    ends = effects[(effects[:, c.F_KIND] == c.OUTCOME) & (effects[:, c.F_A] == Outcome.COMPLETED)]
+    end_ns = dict(zip(ends[:, c.F_TAG].tolist(), ends[:, c.EFFECT_COLUMNS].tolist(), strict=True))
     columns = {
         "tag": rows[:, c.F_TAG],
         "stage": ["s"] * len(rows),
         "engine": [list(PIPELINE.engines)[code] for code in rows[:, c.F_B]],
         "placed": [REASONS[code] for code in rows[:, c.F_C]],
         "enqueued_ns": rows[:, c.EFFECT_COLUMNS],
+        "done_ns": [end_ns.get(tag) for tag in rows[:, c.F_TAG].tolist()],
     }
     stages = pl.DataFrame({name: columns.get(name, [None] * len(rows)) for name in journal.STAGE_COLUMNS})
     stages.cast(journal.STAGE_COLUMNS).write_parquet(folder / "stages.parquet")  # type: ignore[arg-type]
@@ -230,7 +234,7 @@ def test_a_killed_servers_tables_are_compared_as_far_as_they_go(live: Path) -> N
         pl.read_parquet(path).filter(pl.col("tag") < 150).write_parquet(path)
     path = live / "events.parquet"
     kept = pl.read_parquet(path)
-    half = int((kept["kind"] != events.RESULT).arg_true()[300])  # type: ignore[arg-type]
+    half = int((kept["kind"] != events.RESULT).arg_true()[300])
     kept[:half].write_parquet(path)
     assert broken(live) == ["the run was closed in order"]
     forge_text(live, "requests", "outcome", "failed")
@@ -241,7 +245,7 @@ def test_a_killed_servers_tables_are_compared_as_far_as_they_go(live: Path) -> N
 def test_a_result_that_is_missing_is_named_with_its_row(folder: Path) -> None:
     path = folder / "events.parquet"
     kept = pl.read_parquet(path)
-    done = int((kept["kind"] == events.BATCH_DONE).arg_true()[0])  # type: ignore[arg-type]
+    done = int((kept["kind"] == events.BATCH_DONE).arg_true()[0])
     pl.concat([kept[: done + 1], kept[done + 2 :]]).write_parquet(path)
     assert f"event row {done} cannot be" in figure(folder, "every invariant of the state holds")
     log = np.ascontiguousarray(pl.read_parquet(path).to_numpy())
