@@ -24,7 +24,7 @@ from loadslice.spec.pipeline import Batch, Engine, Failover, Pipeline, Stage
 from loadslice.spec.pipeline import check as check_pipeline
 
 CLIENTS = Clients(timeout_ms=60, attempts=2, disconnect_share=0.2)
-PIPELINE = plan(failover=Failover(to="cpu"), timeout_ms=40)
+PIPELINE = msgspec.structs.replace(plan(failover=Failover(to="cpu"), timeout_ms=40), max_requests=200)
 TABLES = lower(PIPELINE, TIMES, rule_sources(PIPELINE))
 REQUESTS = "the table of requests says what was decided"
 PASSAGES = "the table of passages says what was decided"
