@@ -179,12 +179,15 @@ def complete(
     # After the last stage nobody asks what its members ask next, unless it is to be written down.
     if not last or record.events.shape[0] > 0 or record.timeline.shape[0] > 0:
         for member in range(state.batches[slot, c.B_COUNT]):
-            row = row_of(traffic, state.members[slot, member, c.M_TAG])
+            belongs = state.members[slot, member]
+            row = row_of(traffic, belongs[c.M_TAG])
             work = traffic.requests[row if row < rows else row % rows, Q_WORK]
             results[member, 0] = traffic.items[work, following]
             results[member, 1] = traffic.bucket[work, following]
             log_event(record, (events.RESULT, now_ns, results[member, 0], results[member, 1]))
-            if record.timeline.shape[0] > 0:
+            # One that has left the batch meanwhile runs elsewhere, or has ended.
+            is_here = state.requests[belongs[c.M_REQUEST], c.R_EPOCH] == belongs[c.M_EPOCH]
+            if record.timeline.shape[0] > 0 and is_here:
                 record.timeline[row, stage, T_DONE_NS] = now_ns
     clockwork.running[slot] = 0
     set_done(clockwork, slot, c.FOREVER)

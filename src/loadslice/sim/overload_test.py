@@ -10,8 +10,9 @@ import pytest
 from loadslice.sim import journal, simulate
 from loadslice.sim.faults_test import TIMES, plan
 from loadslice.spec.errors import InputError
+from loadslice.spec.faults import Fault
 from loadslice.spec.latency import LatencyTable
-from loadslice.spec.pipeline import Canary, Pipeline, Queue, Tenant
+from loadslice.spec.pipeline import Canary, Failover, Pipeline, Queue, Tenant
 
 TWICE_TOO_MUCH = pl.DataFrame({"arrival_s": np.arange(1000) * 0.005})
 
@@ -63,3 +64,14 @@ def test_a_simulated_journal_keeps_tenant_and_version(tmp_path: Path) -> None:
     assert sent == 50
     served = table.filter(pl.col("outcome") == "completed")["version"].value_counts()
     assert set(served["version"].to_list()) == {"stable", "canary"}
+
+
+def test_a_request_that_moved_on_ends_with_the_batch_that_served_it() -> None:
+    """The engine hangs for 300 ms; what ran there is tried elsewhere, and its old batch ends later."""
+    pipeline = plan(timeout_ms=50, failover=Failover(to="cpu", share=0.0))
+    hang = [Fault(at_s=0.1, for_s=0.3, engine="npu", kind="hang")]
+    trace = pl.DataFrame({"arrival_s": np.arange(100) * 0.012})
+    finished = simulate.run(simulate.prepare(trace, pipeline, TIMES, faults=hang), journal=True)
+    ends = journal.stages(finished).join(journal.requests(finished), on="tag").filter(pl.col("outcome") == "completed")
+    assert (ends["placed"] == "failover").any()
+    assert (ends["done_ns"] == ends["end_ns"]).all()
