@@ -35,10 +35,7 @@ def lower_energy(pipeline: Pipeline, latency: LatencyTable) -> Energy:
             for lane in range((len(stage.buckets) + 1) * versions(stage)):
                 version, bucket = divmod(lane, len(stage.buckets) + 1)
                 variant = stage.canary_id if version else stage.variant_id
-                entries = _entries(latency, stage, variant, name, bucket)
-                found[s, engines.index(name), lane] = entries or _entries(
-                    latency, stage, stage.variant_id, name, bucket
-                )
+                found[s, engines.index(name), lane] = _entries(latency, stage, variant, name, bucket)
     shape = (len(pipeline.stages), len(engines), lanes, max(1, *(len(entries) for entries in found.values())))
     energy = Energy(np.zeros(len(engines), np.int64), np.zeros(shape, np.int64), np.zeros(shape))
     for e in range(len(engines)):

@@ -7,10 +7,11 @@ import pytest
 
 from loadslice.policy import columns as c
 from loadslice.sim import replicas, simulate
+from loadslice.sim.energy import lower_energy
 from loadslice.sim.faults_test import TIMES, plan
 from loadslice.sim.replicas_test import NOISY
 from loadslice.spec.latency import LatencyTable
-from loadslice.spec.pipeline import Batch, Pipeline
+from loadslice.spec.pipeline import Batch, Canary, Pipeline
 from loadslice.spec.simulation import Simulation
 
 WATTS = {"npu": (8.0, 1.5), "cpu": (65.0, 20.0)}
@@ -122,3 +123,12 @@ def test_overlapping_batches_are_one_active_time() -> None:
     pairs = pl.DataFrame({"arrival_s": np.repeat(np.arange(50) * 0.04, 2)})
     finished = simulate.run(simulate.prepare(pairs, msgspec.structs.replace(pipeline, engines=engines), TIMES))
     assert finished.state.engines[0, [c.N_BUSY_NS, c.N_ACTIVE_NS]].tolist() == [1_000_000_000, 500_000_000]
+
+
+def test_a_canary_without_joules_is_not_given_the_old_versions() -> None:
+    """Its engine has its power and its time instead."""
+    pipeline = powered(canary=Canary(variant="new"))
+    table = measured((1, 0.3))
+    newer = [msgspec.structs.replace(entry, variant="new", energy_j=None) for entry in table.entries]
+    energy = lower_energy(pipeline, LatencyTable(entries=[*table.entries, *newer]))
+    assert energy.measured.tolist() == [0, 0]

@@ -136,7 +136,7 @@ def lower_service(
             for lane in range((len(stage.buckets) + 1) * versions(stage)):
                 version, bucket = divmod(lane, len(stage.buckets) + 1)
                 key = (s, engines.index(name), lane)
-                found[key], factor[key] = _nearest(newer or entries if version else entries, stage, name, bucket)
+                found[key], factor[key] = _nearest(newer if version else entries, stage, name, bucket)
                 if not accepts(stage, name, bucket) or version:
                     continue
                 lacking = gap(stage, name, bucket, found[key], factor[key], rows_most(latency, stage, name, bucket))
