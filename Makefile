@@ -56,7 +56,7 @@ lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate --no-header -q \
 	  --extra onnxruntime --extra openvino --extra example --group build -o requirements.lock
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate --no-header -q \
-	  --extra onnxruntime --extra openvino --extra plan --extra squeeze --extra example --group build --group test --group gate --group docs -c requirements.lock -o requirements-dev.lock
+	  --extra onnxruntime --extra openvino --extra plan --extra squeeze --extra grpc --extra otel --extra ray --extra watch --extra llm --extra example --group build --group test --group gate --group docs -c requirements.lock -o requirements-dev.lock
 
 clean:
 	rm -rf $(VENV) out docs/_build
