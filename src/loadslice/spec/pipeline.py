@@ -30,6 +30,8 @@ DEADLINE_MS_MAX = 86_400_000
 
 Precision = Literal["int4", "int8", "bf16", "fp16", "fp32"]
 
+Isolation = Literal["auto", "inline", "thread", "process"]
+
 
 class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Bounds of one engine's queue."""
@@ -62,6 +64,12 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     memory_mb: float | None = None
     """Room for models, MB of 10**6 bytes; where the stages' models need more, they are loaded and dropped by turns.
     ``None``: they all fit."""
+    isolation: Isolation = "auto"
+    """Where its batches run: on the event loop's own thread (inline), on threads of the server, or in a process of its
+    own, which a crash, a hang or a leak does not leave. auto: a process for accelerators, threads otherwise."""
+    memory_limit_mb: float | None = None
+    """What a process of its own may take in all, MB of 10**6 bytes; more ends it, and it is started again. ``None``:
+    what the machine has."""
 
 
 class Accept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -400,6 +408,7 @@ def _check_engine(engine: Engine, place: str) -> None:
     _within(f"{place}.", {"queue.wait_limit_ms": queue.wait_limit_ms}, 0, 86_400_000)
     _within(f"{place}.", {"active_w": engine.active_w, "idle_w": engine.idle_w}, 0, 1_000_000)
     _within(f"{place}.", {"cost_per_hour": engine.cost_per_hour, "memory_mb": engine.memory_mb}, 0, 1_000_000_000)
+    _within(f"{place}.", {"memory_limit_mb": engine.memory_limit_mb}, 64, 1_000_000_000)
 
 
 def _check_stage(stage: Stage, engines: dict[str, Engine], place: str) -> None:
