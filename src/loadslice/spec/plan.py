@@ -1,0 +1,279 @@
+"""The plan document: fleets that were compared, what each costs, which one is recommended and how sure that is.
+
+Rules of this document: a figure nobody knows is ``None`` and a warning names what is missing; a fleet that lacks a
+price or breaks a limit stays in the list and says so. Money is in ``currency``, power in watts at the machine's plug,
+energy in joules over the trace unless the key says otherwise.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from loadslice.spec.device import Kind
+from loadslice.spec.files import Stamp
+from loadslice.spec.latency import Basis
+from loadslice.spec.pipeline import Precision
+from loadslice.spec.simulation import LatencyMs
+
+Objective = Literal["cost", "latency", "energy", "throughput"]
+
+Judged = Literal["simulated", "bounded", "not judged"]
+"""simulated: on the recorded traffic. bounded: a bound that holds for every schedule settles it without a simulation.
+not judged: it cannot be simulated at all (a stage runs on none of its engines)."""
+
+
+class PlannedBox(msgspec.Struct, frozen=True, kw_only=True):
+    """Machines of one type that carry engines. Figures are of one machine."""
+
+    count: int
+    cores: int
+    cards: int
+    """Places for accelerators."""
+    price_purchase: float | None
+    price_per_hour: float | None
+    """Where it is rented instead of bought."""
+    idle_w: float | None
+    """Without its engines: fans, memory, disks, idle processor."""
+    rack_units: float
+
+
+class PlannedEngine(msgspec.Struct, frozen=True, kw_only=True):
+    """Engines of one type. Figures are of one engine."""
+
+    kind: Kind
+    device: str | None
+    """Name in the catalogue; ``None``: the processor of the machine the profile was taken on."""
+    count: int
+    box: str
+    """Key of `PlannedFleet.boxes`."""
+    precision: Precision
+    batch_rows: int
+    """Rows of the largest batch any stage forms here."""
+    price_purchase: float | None
+    """``None``: unknown. A part of a machine (cores) costs 0 beside its machine."""
+    price_per_hour: float | None
+    idle_w: float | None
+    active_w: float | None
+    times: Basis
+    """How its service times are known; the weakest where they differ."""
+    utilisation: float | None
+    """Busy share of its time over the trace, 0 to 1, mean over the engines of the type; ``None``: not simulated."""
+    utilisation_peak_hour: float | None = None
+    """The same in the busiest hour, by the flow that the mix was planned for."""
+    memory_bytes: float | None = None
+
+
+class YearCost(msgspec.Struct, frozen=True, kw_only=True):
+    """Money over so many years; parts that are unknown are ``None`` and so is then the total."""
+
+    years: int
+    total: float | None
+    purchase: float | None
+    """Paid for machines and cards, or rent."""
+    depreciation: float | None
+    """Share of the purchase that is gone at the end, negative residual value deducted."""
+    power: float | None
+    cooling: float | None
+    space: float | None
+    migration: float | None
+    """Hours of porting, retuning and testing, at ``hour_cost``."""
+    upkeep: float | None
+    """Spares and hours of running it."""
+    interval_95: tuple[float, float] | None = None
+    """Bounds of the total by what was drawn of price, power, traffic and model error."""
+    missing: list[str] = []
+    """What would have to be known, in words."""
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit of the budget that a fleet meets or not."""
+
+    name: Literal[
+        "p95_ms",
+        "p99_ms",
+        "error_rate",
+        "purchase_max",
+        "per_box_w",
+        "per_rack_w",
+        "capacity",
+        "devices",
+        "memory",
+        "operators",
+        "precision",
+    ]
+    limit: float | None
+    value: float | None
+    """``None``: unknown, or not a number (a stage that no engine of the fleet can run)."""
+    met: bool | None
+    """``None``: cannot be told, `evidence` says what is missing."""
+    evidence: str
+
+
+class PlannedFleet(msgspec.Struct, frozen=True, kw_only=True):
+    """One fleet: what stands there, whether it keeps the promise on the recorded traffic, and what it costs."""
+
+    name: str
+    """``cpu-only``, ``gpu-only``, ``npu-only``, ``hybrid`` for the reference plans, else what it consists of."""
+    label: str
+    """What it consists of, for instance ``2 x l4 + 3 x cpu``."""
+    engines: dict[str, PlannedEngine]
+    boxes: dict[str, PlannedBox]
+    meets_slo: bool | None
+    """``None``: not simulated."""
+    limits: list[Limit]
+    """Every limit of the budget, met or not; the first that is not met binds."""
+    judged: Judged
+    latency_ms: LatencyMs
+    throughput_per_s: float | None
+    goodput_per_s: float | None
+    error_rate: float | None
+    """Share of requests that ended otherwise than completed."""
+    energy_j: float | None
+    """Of engines and boxes over the trace."""
+    power_w: float | None
+    """Everything busy at once."""
+    power_per_box_w: float | None
+    """The same of the box that draws most."""
+    racks_needed: int | None
+    utilisation: dict[str, float]
+    """By engine type."""
+    cost_per_hour: float | None
+    """What the mix was chosen by: price over the horizon and energy at the tariff, in the plan's currency."""
+    tco: list[YearCost] | None
+    cost_per_1000: float | None
+    """Of the longest horizon, for 1000 completed requests."""
+    missing_prices: list[str]
+    dominated_by: str | None
+    """A fleet that is no worse in cost, P99 and energy and better in one; ``None``: on the front, or not comparable."""
+    policy: dict[str, str]
+    """Policy numbers that were found around it, by key of the pipeline file."""
+    basis: Basis
+    """The weakest kind of knowledge among the times it was judged by."""
+    interval_95: dict[str, tuple[float, float]] | None
+    """Figure -> bounds that hold one more run 19 times of 20, by replicas and by what modelled times may be wrong."""
+    warnings: list[str] = []
+
+
+class PathStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One question of the decision, as it was answered."""
+
+    question: str
+    answer: str
+    evidence: str
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the search went, and what it may claim."""
+
+    cheapest_proven: bool
+    """No cheaper mix of the offered engines keeps the promise, by bounds and simulations under `assumes`."""
+    cost_per_hour: float | None
+    """Of the cheapest fleet found."""
+    lower_bound_per_hour: float | None
+    """No mix below this can keep the promise."""
+    solved: int
+    """Mixed-integer programs."""
+    solve_s: float
+    simulated: int
+    """Candidate fleets."""
+    bounded: int
+    """Candidates settled by a bound without simulating them."""
+    dominated: int
+    """Candidates settled by one that was simulated: smaller than one that failed, or dearer than one that held."""
+    requests_simulated: int
+    seconds: float
+    assumes: list[str]
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """What another way to plan would have chosen, judged by the same simulation."""
+
+    planner: Literal["fluid", "greedy"]
+    label: str | None
+    """Its fleet; ``None``: it found none."""
+    meets_slo: bool | None
+    cost_per_hour: float | None
+    saves_pct: float | None
+    """How much less the recommended fleet costs than the cheapest of its fleets that keeps the promise."""
+    added: int = 0
+    """Engines that had to be added to its first answer until the simulation held the promise."""
+
+
+class CheckItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of the cheapest way to validate the plan."""
+
+    step: str
+    state: Literal["done", "open", "not needed"]
+    evidence: str
+
+
+class Valley(msgspec.Struct, frozen=True, kw_only=True):
+    """One hour of the trace against the fleet."""
+
+    hour: int
+    demand_per_s: float
+    utilisation: float | None
+    spare_per_s: float | None
+    """Requests of the same mix that would fit below the utilisation cap."""
+
+
+class Confidence(msgspec.Struct, frozen=True, kw_only=True):
+    """How sure the recommendation is."""
+
+    survives: float | None
+    """Probability that the recommended fleet stays the cheapest that keeps the promise."""
+    draws: int
+    rivals: dict[str, float]
+    """Fleet -> probability that it would have been the better choice."""
+    varied: dict[str, str]
+    """What was varied -> by how much."""
+    experiment: str | None
+    """The cheapest measurement that would settle it; ``None``: it is settled."""
+    experiment_cost: float | None = None
+
+
+class HourLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Traffic in one bucket of the trace."""
+
+    hour: int
+    """Index of the bucket from the beginning of the trace."""
+    seconds: float
+    requests: int
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """The traffic that was planned for."""
+
+    requests: int
+    span_s: float
+    rate_per_s: float
+    peak_rate_per_s: float
+    """Of the busiest bucket."""
+    buckets: list[HourLoad]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of `loadslice plan`."""
+
+    decision: str | None
+    decision_path: list[PathStep]
+    fleets: list[PlannedFleet]
+    recommended: str | None
+    """Name of a fleet; ``None``: none keeps the promise within the budget."""
+    nearest: str | None
+    """The fleet that misses least, where none is recommended."""
+    saves_vs_gpu_only_pct: float | None
+    """``None``: there is no GPU-only fleet that keeps the promise, or a price is unknown."""
+    objective: Objective
+    currency: str
+    load: Load
+    proof: Proof | None
+    compared_with: list[Compared]
+    confidence: Confidence | None
+    valleys: list[Valley]
+    checklist: list[CheckItem]
+    warnings: list[str]
+    pipelines: list[str] = []
+    """Files beside this document that `loadslice serve` takes."""
+    seed: int = 0
+    stamp: Stamp | None = None
