@@ -5,6 +5,8 @@ a peak stands under its precision and must say that it is dense.
 """
 
 import math
+import re
+from bisect import bisect_right
 from pathlib import Path
 from typing import Literal
 
@@ -24,8 +26,16 @@ PLAUSIBLE = {
     "onchip_bytes": (1e4, 1e11),
     "tdp_w": (0.05, 5000.0),
     "idle_w": (0.001, 2000.0),
+    "active_w": (0.01, 5000.0),
+    "host_link_bytes_per_s": (1e6, 2e12),
+    "launch_s": (1e-8, 0.1),
+    "sync_s": (1e-8, 1.0),
 }
 """Figures outside are in a wrong unit: the smallest and largest parts on sale lie well inside."""
+
+PURCHASE_MAX, RENT_MAX = 1e6, 1e3
+"""More than that for one device, or for one hour of it, is a whole rack, or a currency of small coins: say so per
+device."""
 
 
 class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -49,6 +59,53 @@ class Peak(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     note: str | None = None
 
 
+class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What one device costs, at one place and time; prices of hardware age within months."""
+
+    value: float
+    """For one device; for rent, one hour of it."""
+    currency: str
+    """ISO 4217, for instance USD; amounts of different currencies are never added."""
+    date: str
+    """When it was seen: YYYY, YYYY-MM or YYYY-MM-DD."""
+    region: str | None = None
+    """Where it holds; ``None``: the source names none."""
+    offer: str | None = None
+    """What exactly is sold: an instance type, a card, the terms."""
+    source: str
+    basis: Basis
+    note: str | None = None
+
+
+class PowerCurve(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Power drawn at shares of full load, joined by straight lines."""
+
+    points: list[tuple[float, float]]
+    """Share of time that it computes (0 to 1), watts; the first at 0, the last at 1."""
+    source: str
+    basis: Basis
+    error: float = 0.1
+    """Relative standard deviation of the watts at one load: 0.1 is what a vendor's tool shows against a meter."""
+    note: str | None = None
+
+    def at(self, load: float) -> float:
+        """Watts at a share of load from 0 to 1."""
+        assert 0.0 <= load <= 1.0, "a load is a share"
+        upper = min(bisect_right([share for share, _ in self.points], load), len(self.points) - 1)
+        (left, low_w), (right, high_w) = self.points[upper - 1], self.points[upper]
+        return low_w + (high_w - low_w) * (load - left) / (right - left)
+
+    @property
+    def idle_w(self) -> float:
+        """Ready, without work."""
+        return self.points[0][1]
+
+    @property
+    def active_w(self) -> float:
+        """Computing all the time."""
+        return self.points[-1][1]
+
+
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One entry of the catalogue. A figure that nobody credible states is absent, not guessed."""
 
@@ -64,6 +121,19 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """On-chip memory that can hold weights or activations; several units together."""
     tdp_w: Figure | None = None
     idle_w: Figure | None = None
+    """Ready for work without any: driver and context loaded, clocks as they then are."""
+    active_w: Figure | None = None
+    """While it computes; seldom the TDP, which is what its cooler must bear."""
+    power: PowerCurve | None = None
+    """Measured or stated between idle and full load; see `power_curve`, which derives one where it can."""
+    host_link_bytes_per_s: Figure | None = None
+    """One way between its memory and the host's; absent where it uses the host's memory."""
+    launch_s: Figure | None = None
+    """Least time from one kernel to the next, however little it does."""
+    sync_s: Figure | None = None
+    """What handing over a batch and waking up for the answer takes beside copies and kernels."""
+    purchase_price: list[Price] = []
+    rent_per_hour: list[Price] = []
     shared_memory: bool = False
     """It uses the host's memory."""
     notes: list[str] = []
@@ -118,6 +188,56 @@ def load_device(path: Path) -> Device:
     return device
 
 
+def power_curve(device: Device) -> PowerCurve | None:
+    """Power by load, from what the device states: its curve, or a straight line from idle to active.
+
+    Without an active figure the line ends at the TDP, is ``derived`` and says so: an upper bound, for a cooler is
+    built for the worst program. A TDP without an idle figure gives no curve: TDP times time is not an energy.
+    """
+    if device.power is not None:
+        return device.power
+    if device.idle_w is None:
+        return None
+    if device.active_w is not None:
+        weakest: Basis = "derived" if "derived" in (device.idle_w.basis, device.active_w.basis) else "stated"
+        if device.idle_w.basis == device.active_w.basis == "measured":
+            weakest = "measured"
+        return PowerCurve(
+            points=[(0.0, device.idle_w.value), (1.0, device.active_w.value)],
+            source=f"idle: {device.idle_w.source}; active: {device.active_w.source}",
+            basis=weakest,
+            note="a straight line between the two",
+        )
+    if device.tdp_w is None:
+        return None
+    return PowerCurve(
+        points=[(0.0, device.idle_w.value), (1.0, device.tdp_w.value)],
+        source=f"idle: {device.idle_w.source}; full load taken as the TDP: {device.tdp_w.source}",
+        basis="derived",
+        error=DERIVED_POWER_ERROR,
+        note="an upper bound: no figure of what it draws while it computes",
+    )
+
+
+DERIVED_POWER_ERROR = 0.3
+"""A curve that ends at the TDP: inference was seen to draw from about 40 to 100 % of it."""
+
+
+def purchase_price(device: Device, currency: str | None = None) -> Price | None:
+    """The latest purchase price, in a currency where one is named; ``None``: none is known."""
+    return _latest(device.purchase_price, currency)
+
+
+def rent_per_hour(device: Device, currency: str | None = None) -> Price | None:
+    """The latest rent for one hour of one device, in a currency where one is named; ``None``: none is known."""
+    return _latest(device.rent_per_hour, currency)
+
+
+def _latest(prices: list[Price], currency: str | None) -> Price | None:
+    known = [price for price in prices if currency is None or price.currency == currency]
+    return max(known, key=lambda price: price.date, default=None)
+
+
 def check_device(device: Device, place: str) -> None:
     """Refuse figures that cannot be right.
 
@@ -137,14 +257,90 @@ def check_device(device: Device, place: str) -> None:
                 f"{where}: a peak with 2:4 sparsity is twice what a dense model can reach. Give the dense one."
             )
         _check_figure(peak, "peak_ops_per_s", where)
-    for field in ("bandwidth_bytes_per_s", "memory_bytes", "onchip_bytes", "tdp_w", "idle_w"):
+    _check_precisions(device, place)
+    for field in FIGURES:
         figure = getattr(device, field)
         if figure is not None:
             _check_figure(figure, field, f"{place}: {field}")
+    if device.power is not None:
+        _check_curve(device.power, f"{place}: power")
+    _check_prices(device.purchase_price, PURCHASE_MAX, f"{place}: purchase_price")
+    _check_prices(device.rent_per_hour, RENT_MAX, f"{place}: rent_per_hour")
+    if device.active_w and device.idle_w and device.idle_w.value > device.active_w.value:
+        raise InputError(f"{place}: idle_w {device.idle_w.value} is above active_w {device.active_w.value}.")
+    if device.active_w and device.tdp_w and device.active_w.value > ABOVE_TDP_MAX * device.tdp_w.value:
+        raise InputError(
+            f"{place}: active_w {device.active_w.value:g} is far above tdp_w {device.tdp_w.value:g}; is one of them of "
+            "a whole server?"
+        )
     if device.tdp_w and device.idle_w and device.idle_w.value >= device.tdp_w.value:
         raise InputError(f"{place}: idle_w {device.idle_w.value} is not below tdp_w {device.tdp_w.value}.")
     if device.memory_bytes and device.onchip_bytes and device.onchip_bytes.value >= device.memory_bytes.value:
         raise InputError(f"{place}: onchip_bytes is not below memory_bytes.")
+
+
+def _check_precisions(device: Device, place: str) -> None:
+    """The traps between two precisions: a sparse figure, a figure without tensor units."""
+    peaks = device.peak_ops_per_s
+    for wide, narrow in (("fp16", "int8"), ("bf16", "int8"), ("fp16", "fp8"), ("fp8", "int8")):
+        if wide not in peaks or narrow not in peaks:
+            continue
+        ratio = peaks[narrow].value / peaks[wide].value
+        if ratio > NARROWER_MAX:
+            raise InputError(
+                f"{place}: peak_ops_per_s.{narrow} is {ratio:.3g} times {wide}; up to {NARROWER_MAX:g} can be right. "
+                f"Is {narrow} with 2:4 sparsity, or {wide} without tensor units?"
+            )
+    if "fp16" in peaks and "bf16" in peaks and not 0.5 <= peaks["fp16"].value / peaks["bf16"].value <= 2:
+        raise InputError(f"{place}: peak_ops_per_s.fp16 and bf16 differ more than twice; is one without tensor units?")
+
+
+NARROWER_MAX = 4.2
+"""int8 at four times fp16: the most a shipped part has (fp16 that must accumulate in fp32 at half rate)."""
+
+ABOVE_TDP_MAX = 1.2
+
+FIGURES = (
+    "bandwidth_bytes_per_s",
+    "memory_bytes",
+    "onchip_bytes",
+    "tdp_w",
+    "idle_w",
+    "active_w",
+    "host_link_bytes_per_s",
+    "launch_s",
+    "sync_s",
+)
+"""Fields of `Device` that are one figure each."""
+
+_DATE = re.compile(r"\d{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?")
+
+
+def _check_curve(curve: PowerCurve, where: str) -> None:
+    shares = [share for share, _ in curve.points]
+    if len(shares) < 2 or shares[0] != 0.0 or shares[-1] != 1.0 or sorted(set(shares)) != shares:
+        raise InputError(f"{where}.points: shares of load must rise from 0 to 1, not {shares}.")
+    low, high = PLAUSIBLE["idle_w"][0], PLAUSIBLE["active_w"][1]
+    watts = [power_w for _, power_w in curve.points]
+    if any(not low <= power_w <= high for power_w in watts) or sorted(watts) != watts:
+        raise InputError(f"{where}.points: watts must lie from {low:g} to {high:g} and not fall with load: {watts}.")
+    if not 0 <= curve.error <= 1:
+        raise InputError(f"{where}.error: {curve.error:g} must be a share, from 0 to 1.")
+    if not curve.source.strip():
+        raise InputError(f"{where}: a curve needs a source.")
+
+
+def _check_prices(prices: list[Price], most: float, where: str) -> None:
+    for index, price in enumerate(prices):
+        place = f"{where}[{index}]"
+        if not re.fullmatch(r"[A-Z]{3}", price.currency):
+            raise InputError(f"{place}.currency: '{price.currency}' is no ISO 4217 code such as USD.")
+        if not _DATE.fullmatch(price.date):
+            raise InputError(f"{place}.date: '{price.date}' must be YYYY, YYYY-MM or YYYY-MM-DD.")
+        if not 0 < price.value <= most:
+            raise InputError(f"{place}.value: {price.value:g} must be above 0 and at most {most:g}, for one device.")
+        if not price.source.strip():
+            raise InputError(f"{place}: a price needs a source.")
 
 
 def _check_figure(figure: Figure | Peak, field: str, where: str) -> None:
@@ -152,7 +348,7 @@ def _check_figure(figure: Figure | Peak, field: str, where: str) -> None:
     if not math.isfinite(figure.value) or not low <= figure.value <= high:
         raise InputError(
             f"{where}: {figure.value:g} is not plausible (from {low:g} to {high:g}); values are in base units: "
-            "operations/s, bytes/s, bytes, watts."
+            "operations/s, bytes/s, bytes, watts, seconds."
         )
     if not figure.source.strip():
         raise InputError(f"{where}: a figure needs a source.")

@@ -30,6 +30,27 @@ class Milliseconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     samples: list[float] | None = None
 
 
+class ModelError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How far a modelled time may be off: standard deviations of the logarithm of (true time / modelled time).
+
+    Errors are not drawn entry by entry: what is wrong about a device is wrong for all of its entries together, and
+    what is wrong about a model on it for all batches and shapes of that model.
+    """
+
+    device: str
+    """Entries of one device share the first error, whatever engines they are on."""
+    device_sd: float
+    """Shared by everything on that device."""
+    model_sd: float
+    """Shared by all entries of one variant on that device."""
+    power_sd: float = 0.0
+    """Of the device's power, for ``energy_j``, beside what the time's own errors do to it."""
+    freedom: int
+    """Degrees of freedom the deviations were found with: few make the tails of Student's t."""
+    why: str
+    """What it was calibrated on, and why it is as wide as it is."""
+
+
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Service time of one variant on one engine, for one batch and one shape."""
 
@@ -46,6 +67,8 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     n: int | None = None
     basis: Basis
     source: str | None = None
+    error: ModelError | None = None
+    """Of a modelled time; ``None``: measured, or nobody says. `loadslice.spec.uncertainty` draws from it."""
 
 
 class StageWork(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -126,9 +149,26 @@ def _check_entry(entry: Entry, place: str) -> None:
         raise InputError(f"{place}.shape: {entry.shape} has a side below 1.")
     if entry.energy_j is not None and not 0 <= entry.energy_j < math.inf:
         raise InputError(f"{place}.energy_j: {entry.energy_j:g} is not an energy.")
+    if entry.error is not None:
+        _check_error(entry, entry.error, f"{place}.error")
     _check(entry.latency_ms, f"{place}.latency_ms")
     if entry.contended_ms is not None:
         _check(entry.contended_ms, f"{place}.contended_ms")
+
+
+ERROR_SD_MAX = 3.0
+"""A factor of 20 either way; whoever knows less has no model."""
+
+
+def _check_error(entry: Entry, error: ModelError, place: str) -> None:
+    if entry.basis == "measured":
+        raise InputError(f"{place}: a measured time has no model's error. Remove one of them.")
+    for key in ("device_sd", "model_sd", "power_sd"):
+        value = getattr(error, key)
+        if not 0 <= value <= ERROR_SD_MAX:
+            raise InputError(f"{place}.{key}: {value:g} must be from 0 to {ERROR_SD_MAX:g}.")
+    if error.freedom < 1:
+        raise InputError(f"{place}.freedom: {error.freedom} must be at least 1.")
 
 
 def _check_rest(table: LatencyTable, path: Path) -> None:

@@ -91,3 +91,26 @@ def test_a_table_without_drift_says_nothing_of_it_and_one_with_it_keeps_it(tmp_p
 def test_a_drift_that_cannot_be_drawn_is_refused(tmp_path: Path, change: dict[str, float], said: str) -> None:
     with pytest.raises(InputError, match=said):
         load(written(tmp_path, [ENTRY], drift={"period_ms": 250.0, "likeness": 0.3} | change))
+
+
+ERROR = {"device": "gpu", "device_sd": 0.3, "model_sd": 0.2, "freedom": 5, "why": "calibrated"}
+
+
+def test_a_modelled_time_may_say_how_far_off_it_is(tmp_path: Path) -> None:
+    error = load(written(tmp_path, [ENTRY | {"basis": "modelled", "error": ERROR}])).entries[0].error
+    assert error is not None
+    assert (error.device_sd, error.power_sd) == (0.3, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"error": ERROR}, "a measured time has no model's error"),
+        ({"basis": "modelled", "error": ERROR | {"device_sd": -0.1}}, r"error\.device_sd: -0.1 must be from 0 to 3"),
+        ({"basis": "modelled", "error": ERROR | {"model_sd": 30}}, r"error\.model_sd: 30 must be from 0 to 3"),
+        ({"basis": "modelled", "error": ERROR | {"freedom": 0}}, r"error\.freedom: 0 must be at least 1"),
+    ],
+)
+def test_an_error_that_cannot_be_meant_is_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        load(written(tmp_path, [ENTRY | change]))
