@@ -29,13 +29,15 @@ def source_hash() -> str:
     to the compiler.
     """
     digest = hashlib.sha256(numba.__version__.encode())
-    numbers = [_PACKAGE / "policy" / "columns.py", _PACKAGE / "policy" / "layout.py", _PACKAGE / "spec" / "outcome.py"]
-    rooms = [*(_PACKAGE / "policy").glob("*.py"), *(_PACKAGE / "sim").glob("*.py")]
+    policy, spec = _PACKAGE / "policy", _PACKAGE / "spec"
+    numbers = [spec / "outcome.py", spec / "route.py"]
+    numbers += [folder / name for folder in (policy, policy / "tokens") for name in ("columns.py", "layout.py")]
+    rooms = [*policy.rglob("*.py"), *(_PACKAGE / "sim").glob("*.py")]
     for path in sorted({*rooms, *numbers}):
         source = path.read_bytes()
         has_kernels = b"from loadslice.policy.kernel import" in source and not path.name.endswith("_test.py")
         if has_kernels or path in numbers:
-            digest.update(path.name.encode() + source)
+            digest.update(path.relative_to(_PACKAGE).as_posix().encode() + source)
     return digest.hexdigest()[:16]
 
 

@@ -1,0 +1,370 @@
+"""The token desk: one call per fact, one question. Both shells call these and nothing else.
+
+Every call takes ``now_ns`` first and leaves its effects, in order, in ``state.effects[:state.counters[C_EFFECTS]]``.
+A fact that does not apply (an old epoch, a row that is free) answers ``REFUSED`` and changes nothing.
+"""
+
+from loadslice.policy.kernel import entry, kernel, rare
+from loadslice.policy.layout import Int64s
+from loadslice.policy.tokens import columns as c
+from loadslice.policy.tokens.ends import (
+    HOPELESS,
+    SHED,
+    fail_handover,
+    find_place,
+    finish,
+    forget,
+    sweep,
+)
+from loadslice.policy.tokens.estimate import learn, prompt_ns, wait_ns
+from loadslice.policy.tokens.layout import State, Tables
+from loadslice.policy.tokens.memory import give_back, give_back_prefill, give_back_slot, is_remote
+from loadslice.policy.tokens.queues import join, leave, mark, say, unwait, wait
+from loadslice.policy.tokens.router import choose_decode, choose_prefill, is_remote_route, route
+from loadslice.policy.tokens.steps import plan_step
+from loadslice.spec.outcome import Outcome, Reason
+from loadslice.spec.route import Route
+
+COMPLETED, REJECTED, CANCELLED = int(Outcome.COMPLETED), int(Outcome.REJECTED), int(Outcome.CANCELLED)
+NO_REASON, TABLE_FULL, QUEUE_FULL = int(Reason.NONE), int(Reason.TABLE_FULL), int(Reason.QUEUE_FULL)
+DISPLACED, INELIGIBLE, DRAINING = int(Reason.DISPLACED), int(Reason.INELIGIBLE), int(Reason.DRAINING)
+CLIENT_GONE = int(Reason.CLIENT_GONE)
+NO_ROUTE = int(Route.NONE)
+
+HINT_FLOOR_NS = 1_000_000
+
+EXPORTED, IMPORTED, BROKEN = 0, 1, 2
+"""What `on_handover` is told: the KV has left the first engine, it has reached the second, or it is lost."""
+
+
+@kernel
+def begin(now_ns: int, state: State) -> None:
+    """Open an event: time goes forward, effects start anew."""
+    assert now_ns >= state.counters[c.C_NOW_NS]
+    state.counters[c.C_NOW_NS] = now_ns
+    state.counters[c.C_EFFECTS] = 0
+
+
+@rare
+def close(now_ns: int, tables: Tables, state: State) -> None:
+    """Close an event: what is due ends, engines that were touched begin their next step, the next timer is known."""
+    if state.counters[c.C_EARLIEST_NS] <= now_ns:
+        sweep(now_ns, tables, state)
+    done = 0
+    while done < state.counters[c.C_DIRTY]:
+        engine = state.dirty[done]
+        state.engines[engine, c.N_DIRTY] = 0
+        plan_step(now_ns, tables, state, engine)
+        done += 1
+        if done == tables.engines.shape[0]:
+            # Planning may touch other engines again: start over with those that are marked now.
+            left = state.counters[c.C_DIRTY] - done
+            for place in range(left):
+                state.dirty[place] = state.dirty[done + place]
+            state.counters[c.C_DIRTY] = left
+            done = 0
+    state.counters[c.C_DIRTY] = 0
+    state.counters[c.C_NEXT_TIMER_NS] = state.counters[c.C_EARLIEST_NS]
+
+
+@kernel
+def watch_time(state: State, at_ns: int) -> None:
+    """Have the sweep run at this time at the latest."""
+    if at_ns < state.counters[c.C_EARLIEST_NS]:
+        state.counters[c.C_EARLIEST_NS] = at_ns
+
+
+@rare
+def refuse(state: State, tag: int, outcome: int, reason: int, hint_ns: int) -> int:
+    """End a request at the door; it never had a row."""
+    state.counters[c.C_OUTCOMES + outcome] += 1
+    say(state, c.ENDED, -1, outcome, reason, max(hint_ns, HINT_FLOOR_NS))
+    state.effects[state.counters[c.C_EFFECTS] - 1, c.F_TAG] = tag
+    return c.REFUSED
+
+
+@rare
+def displace(now_ns: int, state: State, engine: int, priority: int) -> bool:
+    """End the newest waiting sequence of the lowest class below ``priority``; false: there is none."""
+    for lower in range(c.CLASSES - 1, priority, -1):
+        sequence = state.waiting[engine, lower, c.W_TAIL]
+        if sequence >= 0:
+            finish(now_ns, state, sequence, SHED, DISPLACED, HINT_FLOOR_NS)
+            return True
+    return False
+
+
+@entry(inlined=False)
+def on_arrival(
+    now_ns: int,
+    tables: Tables,
+    state: State,
+    tag: int,
+    priority: int,
+    prompt: int,
+    new_max: int,
+    first_by_ns: int,
+    deadline_ns: int,
+    hits: Int64s,
+) -> int:
+    """A request has arrived.
+
+    Args:
+        now_ns: Time since the run began.
+        tables: What never changes.
+        state: Changed.
+        tag: The shell's own number for the request; comes back in every effect about it.
+        priority: Class index, 0 highest.
+        prompt: Tokens, at least 1.
+        new_max: Tokens to produce at most, at least 1.
+        first_by_ns: Absolute time by which its first token must be there; FOREVER: any.
+        deadline_ns: The same for its last.
+        hits: [E] tokens of its prompt whose KV each engine's prefix cache holds, each below ``prompt``.
+
+    Returns:
+        Row of the sequence, or REFUSED when it was refused at the door (its ENDED is among the effects).
+    """
+    begin(now_ns, state)
+    counters = state.counters
+    counters[c.C_SUBMITTED] += 1
+    sequence = counters[c.C_FREE_HEAD]
+    if counters[c.C_DRAINING] == 1:
+        return refuse(state, tag, REJECTED, DRAINING, 0)
+    if sequence < 0:
+        return refuse(state, tag, REJECTED, TABLE_FULL, 0)
+    if prompt + new_max > tables.run[c.T_CONTEXT]:
+        return refuse(state, tag, REJECTED, INELIGIBLE, 0)
+    decode = choose_decode(now_ns, tables, state, prompt, new_max, hits)
+    if decode < 0:
+        return refuse(state, tag, REJECTED, INELIGIBLE, 0)
+    remote = choose_prefill(now_ns, tables, state, decode, prompt, hits)
+    way = route(now_ns, tables, state, remote, decode, prompt, hits)
+    if way == NO_ROUTE:
+        return refuse(state, tag, REJECTED, INELIGIBLE, 0)
+    prefill = remote if is_remote_route(way) else decode
+    start_ns = wait_ns(now_ns, tables, state, prefill)
+    if first_by_ns < c.FOREVER:
+        if now_ns + start_ns + prompt_ns(tables, state, prefill, prompt - hits[prefill], hits[prefill]) > first_by_ns:
+            return refuse(state, tag, SHED, HOPELESS, start_ns)
+    if state.engines[prefill, c.N_WAITING] >= tables.engines[prefill, c.E_QUEUE]:
+        if not displace(now_ns, state, prefill, priority):
+            return refuse(state, tag, REJECTED, QUEUE_FULL, start_ns)
+        sequence = counters[c.C_FREE_HEAD]
+    row = state.sequences[sequence]
+    counters[c.C_FREE_HEAD] = row[c.Q_NEXT]
+    counters[c.C_IN_SYSTEM] += 1
+    row[c.Q_TAG] = tag
+    row[c.Q_CLASS] = priority
+    row[c.Q_PROMPT] = prompt
+    row[c.Q_NEW_MAX] = new_max
+    row[c.Q_PRODUCED] = 0
+    row[c.Q_COMPUTED] = hits[prefill]
+    row[c.Q_HIT] = hits[prefill]
+    row[c.Q_FILLING] = 1
+    row[c.Q_PREFILL] = prefill
+    row[c.Q_DECODE] = decode
+    row[c.Q_ARRIVAL_NS] = now_ns
+    row[c.Q_FIRST_BY_NS] = first_by_ns
+    row[c.Q_DEADLINE_NS] = deadline_ns
+    row[c.Q_FIRST_NS] = 0
+    row[c.Q_LAST_NS] = 0
+    row[c.Q_ATTEMPTS] = 0
+    say(state, c.PLACED, sequence, prefill, decode, way)
+    wait(state, sequence, prefill)
+    watch_time(state, min(first_by_ns, deadline_ns))
+    close(now_ns, tables, state)
+    return int(sequence)
+
+
+@rare
+def hand_over(now_ns: int, tables: Tables, state: State, sequence: int) -> None:
+    """A prompt has been computed for another engine: have its KV taken there."""
+    row = state.sequences[sequence]
+    leave(state, sequence)
+    row[c.Q_STATUS] = c.HANDING_OVER
+    row[c.Q_EPOCH] += 1
+    row[c.Q_LEASE_NS] = now_ns + tables.run[c.T_LEASE_NS]
+    state.counters[c.C_HANDOVERS] += 1
+    watch_time(state, row[c.Q_LEASE_NS])
+    say(state, c.HAND_OVER, sequence, row[c.Q_PREFILL], row[c.Q_DECODE], row[c.Q_EPOCH])
+
+
+@rare
+def move(now_ns: int, tables: Tables, state: State, sequence: int) -> None:
+    """A sequence that stands in no list has lost an engine: give back what it holds and find it another place."""
+    row = state.sequences[sequence]
+    give_back(now_ns, state, sequence)
+    row[c.Q_LOST] = 0
+    row[c.Q_ATTEMPTS] += 1
+    find_place(now_ns, tables, state, sequence)
+
+
+@rare
+def take_row(now_ns: int, tables: Tables, state: State, engine: int, place: int, is_last: bool) -> None:
+    """One row of a step has been computed."""
+    step = state.rows[engine, place]
+    sequence = step[c.P_SEQUENCE]
+    row = state.sequences[sequence]
+    row[c.Q_IN_STEP] = 0
+    if row[c.Q_FILLING] == 1:
+        state.engines[engine, c.N_BACKLOG_TOKENS] -= step[c.P_TOKENS]
+    row[c.Q_COMPUTED] += step[c.P_TOKENS]
+    if row[c.Q_DOOMED] == 1 or row[c.Q_LOST] == 1:
+        leave(state, sequence)
+        if row[c.Q_DOOMED] == 1:
+            forget(now_ns, state, sequence)
+        else:
+            move(now_ns, tables, state, sequence)
+        return
+    if step[c.P_SAMPLES] == 0:
+        return
+    row[c.Q_FILLING] = 0
+    step[c.P_GAP_NS] = now_ns - row[c.Q_LAST_NS] if row[c.Q_PRODUCED] > 0 else -1
+    if row[c.Q_PRODUCED] == 0:
+        row[c.Q_FIRST_NS] = now_ns
+    row[c.Q_LAST_NS] = now_ns
+    row[c.Q_PRODUCED] += 1
+    if is_last or row[c.Q_PRODUCED] >= row[c.Q_NEW_MAX]:
+        finish(now_ns, state, sequence, COMPLETED, NO_REASON, 0)
+    elif is_remote(state, sequence):
+        hand_over(now_ns, tables, state, sequence)
+
+
+@entry(inlined=False)
+def on_step_done(now_ns: int, tables: Tables, state: State, engine: int, epoch: int, ends: Int64s) -> int:
+    """An engine has computed its step.
+
+    Args:
+        now_ns: Time since the run began.
+        tables: What never changes.
+        state: Changed. ``rows[engine]`` keeps the step's rows, each with the time since its sequence's token before
+            (-1: it is the first, or none was sampled).
+        engine: Which.
+        epoch: As the STEP said.
+        ends: [R] 1 where the token that a row sampled ends its sequence (a stop token or text).
+
+    Returns:
+        Rows of the step, or REFUSED.
+    """
+    if engine < 0 or engine >= state.engines.shape[0]:
+        return c.REFUSED
+    counts = state.engines[engine]
+    if counts[c.N_STEPPING] == 0 or counts[c.N_EPOCH] != epoch:
+        return c.REFUSED
+    begin(now_ns, state)
+    rows = counts[c.N_STEPPING]
+    counts[c.N_STEPPING] = 0
+    learn(state, engine, now_ns - counts[c.N_STEP_BEGAN_NS])
+    for place in range(rows):
+        state.rows[engine, place, c.P_GAP_NS] = -1
+        take_row(now_ns, tables, state, engine, place, ends[place] == 1)
+    mark(state, engine)
+    close(now_ns, tables, state)
+    return int(rows)
+
+
+@entry(inlined=False)
+def on_handover(now_ns: int, tables: Tables, state: State, sequence: int, epoch: int, what: int) -> int:
+    """A hand-over has come a step further, or to nothing: EXPORTED, IMPORTED or BROKEN."""
+    if sequence < 0 or sequence >= state.sequences.shape[0]:
+        return c.REFUSED
+    row = state.sequences[sequence]
+    if row[c.Q_STATUS] != c.HANDING_OVER or row[c.Q_EPOCH] != epoch:
+        return c.REFUSED
+    begin(now_ns, state)
+    if what == BROKEN:
+        fail_handover(now_ns, tables, state, sequence)
+    elif what == EXPORTED:
+        give_back_prefill(state, sequence)
+    else:
+        give_back_prefill(state, sequence)
+        give_back_slot(state, sequence)
+        if row[c.Q_DOOMED] == 1:
+            row[c.Q_STATUS] = c.RUNNING
+            forget(now_ns, state, sequence)
+        else:
+            row[c.Q_PREFILL] = row[c.Q_DECODE]
+            join(state, sequence, row[c.Q_DECODE])
+    close(now_ns, tables, state)
+    return 0
+
+
+@entry(inlined=False)
+def on_cancel(now_ns: int, tables: Tables, state: State, sequence: int, tag: int) -> int:
+    """The client has gone."""
+    if sequence < 0 or sequence >= state.sequences.shape[0]:
+        return c.REFUSED
+    row = state.sequences[sequence]
+    if row[c.Q_STATUS] == c.FREE or row[c.Q_TAG] != tag or row[c.Q_DOOMED] == 1:
+        return c.REFUSED
+    begin(now_ns, state)
+    finish(now_ns, state, sequence, CANCELLED, CLIENT_GONE, 0)
+    close(now_ns, tables, state)
+    return 0
+
+
+@entry(inlined=False)
+def on_timer(now_ns: int, tables: Tables, state: State) -> None:
+    """It is the time that `next_timer_ns` said, or later."""
+    begin(now_ns, state)
+    close(now_ns, tables, state)
+
+
+@entry(inlined=False)
+def on_engine_down(now_ns: int, tables: Tables, state: State, engine: int) -> int:
+    """An engine is lost with all KV on it; what it still says about its step is of an old epoch."""
+    if engine < 0 or engine >= state.engines.shape[0] or state.engines[engine, c.N_DOWN] == 1:
+        return c.REFUSED
+    begin(now_ns, state)
+    counts = state.engines[engine]
+    for place in range(counts[c.N_STEPPING]):
+        state.sequences[state.rows[engine, place, c.P_SEQUENCE], c.Q_IN_STEP] = 0
+    counts[c.N_DOWN] = 1
+    counts[c.N_EPOCH] += 1
+    counts[c.N_STEPPING] = 0
+    for sequence in range(state.sequences.shape[0]):
+        row = state.sequences[sequence]
+        if row[c.Q_STATUS] == c.FREE or (row[c.Q_PREFILL] != engine and row[c.Q_DECODE] != engine):
+            continue
+        if row[c.Q_STATUS] == c.HANDING_OVER:
+            fail_handover(now_ns, tables, state, sequence)
+            continue
+        if row[c.Q_IN_STEP] == 1:
+            row[c.Q_LOST] = 1  # its prompt is being computed by an engine that is up
+            continue
+        if row[c.Q_STATUS] == c.WAITING:
+            unwait(state, sequence)
+        else:
+            leave(state, sequence)
+        if row[c.Q_DOOMED] == 1:
+            forget(now_ns, state, sequence)
+        else:
+            move(now_ns, tables, state, sequence)
+    close(now_ns, tables, state)
+    return 0
+
+
+@entry(inlined=False)
+def on_engine_up(now_ns: int, tables: Tables, state: State, engine: int) -> int:
+    """An engine is back, with nothing in its KV."""
+    if engine < 0 or engine >= state.engines.shape[0] or state.engines[engine, c.N_DOWN] == 0:
+        return c.REFUSED
+    begin(now_ns, state)
+    state.engines[engine, c.N_DOWN] = 0
+    mark(state, engine)
+    close(now_ns, tables, state)
+    return 0
+
+
+@entry(inlined=False)
+def on_drain(now_ns: int, tables: Tables, state: State) -> None:
+    """Admit nothing from now on."""
+    begin(now_ns, state)
+    state.counters[c.C_DRAINING] = 1
+    close(now_ns, tables, state)
+
+
+@entry(inlined=False)
+def next_timer_ns(state: State) -> int:
+    """When `on_timer` wants to be called; FOREVER: not at all."""
+    return int(state.counters[c.C_NEXT_TIMER_NS])

@@ -1,0 +1,126 @@
+"""KV blocks, seats and hand-over slots: who holds what. Every number here is changed in this file alone.
+
+Rules: a sequence holds a seat and blocks at its decoding engine from before its prompt is begun, so that a computed
+prompt always has where to go; blocks for tokens to come are taken one at a time, as they are needed.
+"""
+
+from loadslice.policy.kernel import kernel, rare
+from loadslice.policy.tokens import columns as c
+from loadslice.policy.tokens.layout import State, Tables
+from loadslice.policy.tokens.queues import mark, say
+
+
+@kernel
+def blocks_for(tables: Tables, tokens: int) -> int:
+    """Blocks that hold so many tokens."""
+    block = tables.run[c.T_BLOCK]
+    return int((tokens + block - 1) // block)
+
+
+@kernel
+def is_remote(state: State, sequence: int) -> bool:
+    """Whether its prompt is computed on another engine than continues it."""
+    return bool(state.sequences[sequence, c.Q_PREFILL] != state.sequences[sequence, c.Q_DECODE])
+
+
+@kernel
+def has_room(tables: Tables, state: State, engine: int, blocks: int) -> bool:
+    """Whether an engine has a seat and so many blocks free."""
+    counts, settings = state.engines[engine], tables.engines[engine]
+    return bool(
+        counts[c.N_SEATS_USED] < settings[c.E_SEATS]
+        and counts[c.N_BLOCKS_USED] + blocks <= settings[c.E_BLOCKS]
+    )
+
+
+@rare
+def take_seats(now_ns: int, tables: Tables, state: State, sequence: int) -> bool:
+    """Take what a sequence needs before its prompt is begun, all of it or nothing.
+
+    Returns:
+        False: the decoding engine, the prefilling one or the link between them has no room.
+    """
+    row = state.sequences[sequence]
+    prefill, decode = row[c.Q_PREFILL], row[c.Q_DECODE]
+    # One token more than are known: the first step that continues it must not find itself without a block.
+    blocks = blocks_for(tables, row[c.Q_PROMPT] + row[c.Q_PRODUCED] + 1)
+    if not has_room(tables, state, decode, blocks):
+        return False
+    if prefill != decode:
+        held = blocks_for(tables, row[c.Q_PROMPT] + row[c.Q_PRODUCED])
+        if not has_room(tables, state, prefill, held):
+            return False
+        if state.slots[prefill, decode] >= tables.links[prefill, decode, c.K_SLOTS]:
+            return False
+        state.slots[prefill, decode] += 1
+        row[c.Q_SLOT] = 1
+        state.engines[prefill, c.N_SEATS_USED] += 1
+        state.engines[prefill, c.N_BLOCKS_USED] += held
+        row[c.Q_PREFILL_BLOCKS] = held
+    state.engines[decode, c.N_SEATS_USED] += 1
+    state.engines[decode, c.N_BLOCKS_USED] += blocks
+    row[c.Q_DECODE_BLOCKS] = blocks
+    row[c.Q_SEATED_NS] = now_ns
+    return True
+
+
+@kernel
+def grow(tables: Tables, state: State, sequence: int, tokens: int) -> bool:
+    """Have blocks for so many tokens at the decoding engine; false: there is none left."""
+    row = state.sequences[sequence]
+    missing = blocks_for(tables, tokens) - row[c.Q_DECODE_BLOCKS]
+    if missing <= 0:
+        return True
+    engine = row[c.Q_DECODE]
+    if state.engines[engine, c.N_BLOCKS_USED] + missing > tables.engines[engine, c.E_BLOCKS]:
+        return False
+    state.engines[engine, c.N_BLOCKS_USED] += missing
+    row[c.Q_DECODE_BLOCKS] += missing
+    return True
+
+
+@rare
+def give_back_prefill(state: State, sequence: int) -> None:
+    """Give back what a remote sequence holds at the engine that computes its prompt."""
+    row = state.sequences[sequence]
+    if row[c.Q_PREFILL_BLOCKS] == 0:
+        return
+    prefill = row[c.Q_PREFILL]
+    state.engines[prefill, c.N_SEATS_USED] -= 1
+    state.engines[prefill, c.N_BLOCKS_USED] -= row[c.Q_PREFILL_BLOCKS]
+    row[c.Q_PREFILL_BLOCKS] = 0
+    say(state, c.FREED, sequence, prefill, 0, 0)
+    mark(state, prefill)
+
+
+@rare
+def give_back_slot(state: State, sequence: int) -> None:
+    """Give back its slot of the link."""
+    row = state.sequences[sequence]
+    if row[c.Q_SLOT] == 1:
+        row[c.Q_SLOT] = 0
+        state.slots[row[c.Q_PREFILL], row[c.Q_DECODE]] -= 1
+        mark(state, row[c.Q_PREFILL])
+
+
+@rare
+def give_back(now_ns: int, state: State, sequence: int) -> None:
+    """Give back everything that a sequence holds."""
+    give_back_prefill(state, sequence)
+    give_back_slot(state, sequence)
+    row = state.sequences[sequence]
+    if row[c.Q_DECODE_BLOCKS] == 0:
+        return
+    engine = row[c.Q_DECODE]
+    counts = state.engines[engine]
+    counts[c.N_SEATS_USED] -= 1
+    counts[c.N_BLOCKS_USED] -= row[c.Q_DECODE_BLOCKS]
+    row[c.Q_DECODE_BLOCKS] = 0
+    held_ns = now_ns - row[c.Q_SEATED_NS]
+    counts[c.N_HELD_NS] = held_ns if counts[c.N_HELD_NS] == 0 else (7 * counts[c.N_HELD_NS] + held_ns) // 8
+    say(state, c.FREED, sequence, engine, 0, 0)
+    mark(state, engine)
+    for other in range(state.engines.shape[0]):
+        # Whoever waits for a seat or a block here may wait in another engine's queue.
+        if state.engines[other, c.N_WAITING] > 0:
+            mark(state, other)

@@ -1,0 +1,133 @@
+"""Where a sequence is prefilled and where it is decoded, with the reason.
+
+The decoding engine is chosen first: its KV is reserved before the prompt is begun. Then one of five policies says
+whether the prompt is computed there or handed over. The first three are what other systems offer; ``cost`` compares
+what each way is expected to take until the first token, and charges the local way for the tokens of others that it
+would hold up.
+"""
+
+from loadslice.policy.kernel import kernel, rare
+from loadslice.policy.layout import Int64s
+from loadslice.policy.tokens import columns as c
+from loadslice.policy.tokens.estimate import prompt_ns, scaled, wait_ns
+from loadslice.policy.tokens.layout import State, Tables
+from loadslice.policy.tokens.memory import blocks_for
+from loadslice.spec.route import Route
+
+NONE, ONLY_LOCAL, ONLY_REMOTE = int(Route.NONE), int(Route.ONLY_LOCAL), int(Route.ONLY_REMOTE)
+POLICY_LOCAL, POLICY_REMOTE = int(Route.POLICY_LOCAL), int(Route.POLICY_REMOTE)
+SHORT, LONG, BUSY = int(Route.SHORT), int(Route.LONG), int(Route.BUSY)
+LOCAL_FASTER, REMOTE_FASTER = int(Route.LOCAL_FASTER), int(Route.REMOTE_FASTER)
+
+
+@kernel
+def may_decode(tables: Tables, state: State, engine: int, tokens: int) -> bool:
+    """Whether an engine is up, decodes, and could ever hold a sequence of so many tokens."""
+    settings = tables.engines[engine]
+    return bool(
+        state.engines[engine, c.N_DOWN] == 0
+        and settings[c.E_DECODES] == 1
+        and blocks_for(tables, tokens + 1) <= settings[c.E_BLOCKS]
+    )
+
+
+@kernel
+def may_prefill(tables: Tables, state: State, engine: int, decode: int, prompt: int) -> bool:
+    """Whether an engine is up, takes a prompt of this length, and reaches the decoding engine."""
+    settings = tables.engines[engine]
+    if state.engines[engine, c.N_DOWN] == 1 or settings[c.E_PREFILLS] == 0 or prompt > settings[c.E_PROMPT_MAX]:
+        return False
+    if engine == decode:
+        return True
+    return bool(
+        tables.links[engine, decode, c.K_SLOTS] > 0 and blocks_for(tables, prompt) <= settings[c.E_BLOCKS]
+    )
+
+
+@kernel
+def remote_ns(now_ns: int, tables: Tables, state: State, engine: int, decode: int, prompt: int, hit: int) -> int:
+    """Expected time until the KV of a prompt has come from another engine."""
+    link = tables.links[engine, decode]
+    compute_ns = prompt_ns(tables, state, engine, prompt - hit, hit)
+    return int(wait_ns(now_ns, tables, state, engine) + compute_ns + link[c.K_BASE_NS] + prompt * link[c.K_TOKEN_NS])
+
+
+@kernel
+def local_ns(now_ns: int, tables: Tables, state: State, decode: int, prompt: int, hit: int) -> int:
+    """The same on the decoding engine itself, where every chunk shares its step with sequences that decode."""
+    settings = tables.engines[decode]
+    chunk = min(settings[c.E_CHUNK], settings[c.E_STEP_TOKENS])
+    steps = (prompt - hit + chunk - 1) // chunk
+    beside_ns = steps * scaled(state, decode, state.engines[decode, c.N_SEATS_USED] * settings[c.E_ROW_NS])
+    compute_ns = prompt_ns(tables, state, decode, prompt - hit, hit)
+    return int(wait_ns(now_ns, tables, state, decode) + compute_ns + beside_ns)
+
+
+@rare
+def choose_decode(now_ns: int, tables: Tables, state: State, prompt: int, new_max: int, hits: Int64s) -> int:
+    """The decoding engine with the least expected wait, prefix found there counted; -1: none can hold it."""
+    best, best_ns = -1, c.FOREVER
+    for engine in range(tables.engines.shape[0]):
+        if not may_decode(tables, state, engine, prompt + new_max):
+            continue
+        missing = prompt - hits[engine]
+        time_ns = wait_ns(now_ns, tables, state, engine) + scaled(
+            state,
+            engine,
+            missing * tables.engines[engine, c.E_TOKEN_NS]
+            + state.engines[engine, c.N_SEATS_USED] * tables.engines[engine, c.E_ROW_NS],
+        )
+        if time_ns < best_ns:
+            best, best_ns = engine, time_ns
+    return best
+
+
+@rare
+def choose_prefill(now_ns: int, tables: Tables, state: State, decode: int, prompt: int, hits: Int64s) -> int:
+    """The other engine from which the KV is expected first; -1: there is none."""
+    best, best_ns = -1, c.FOREVER
+    for engine in range(tables.engines.shape[0]):
+        if engine == decode or not may_prefill(tables, state, engine, decode, prompt):
+            continue
+        time_ns = remote_ns(now_ns, tables, state, engine, decode, prompt, hits[engine])
+        if time_ns < best_ns:
+            best, best_ns = engine, time_ns
+    return best
+
+
+@rare
+def route(now_ns: int, tables: Tables, state: State, remote: int, decode: int, prompt: int, hits: Int64s) -> int:
+    """Whether to compute a prompt at ``remote`` or at the decoding engine: a `Route`, positive codes are remote.
+
+    Returns:
+        NONE when neither can.
+    """
+    can_local = may_prefill(tables, state, decode, decode, prompt)
+    if remote < 0:
+        return ONLY_LOCAL if can_local else NONE
+    if not can_local:
+        return ONLY_REMOTE
+    policy = tables.run[c.T_POLICY]
+    missing = prompt - hits[decode]
+    if policy == c.ALWAYS_LOCAL:
+        return POLICY_LOCAL
+    if policy == c.ALWAYS_REMOTE:
+        return POLICY_REMOTE
+    if policy == c.LENGTH or policy == c.LENGTH_OR_LOAD:
+        if missing < tables.run[c.T_LENGTH]:
+            return SHORT
+        if policy == c.LENGTH_OR_LOAD and state.engines[remote, c.N_BACKLOG_TOKENS] > tables.run[c.T_LOAD_TOKENS]:
+            return BUSY
+        return LONG
+    here_ns = local_ns(now_ns, tables, state, decode, prompt, hits[decode])
+    held_up = state.engines[decode, c.N_SEATS_USED]
+    own_ns = prompt_ns(tables, state, decode, missing, hits[decode])
+    penalty_ns = own_ns // 1000 * min(held_up, 1000) * tables.run[c.T_PENALTY_PPM] // 1000
+    there_ns = remote_ns(now_ns, tables, state, remote, decode, prompt, hits[remote])
+    return REMOTE_FASTER if there_ns < here_ns + penalty_ns else LOCAL_FASTER
+
+
+@kernel
+def is_remote_route(code: int) -> bool:
+    """Whether a route hands over."""
+    return code == ONLY_REMOTE or code == POLICY_REMOTE or code == LONG or code == REMOTE_FASTER
