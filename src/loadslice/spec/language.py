@@ -148,11 +148,11 @@ def check_language(language: Language, path: str) -> Language:
         ("router.penalty", language.router.penalty, 0, 1000),
     ):
         _within(f"{path}: {key}", value, low, high)
-    for name, limits in language.classes.items():
+    for priority, limits in language.classes.items():
         for key in ("first_token_ms", "deadline_ms"):
-            value = getattr(limits, key)
-            if value is not None:
-                _within(f"{path}: classes.{name}.{key}", value, 0.001, 86_400_000)
+            limit = getattr(limits, key)
+            if limit is not None:
+                _within(f"{path}: classes.{priority}.{key}", limit, 0.001, 86_400_000)
     for name, engine in language.engines.items():
         _check_engine(engine, language, f"{path}: engines.{name}")
     _check_links(language, path)
@@ -168,21 +168,21 @@ def check_language(language: Language, path: str) -> Language:
 def _check_engine(engine: LanguageEngine, language: Language, place: str) -> None:
     if not engine.roles or len(set(engine.roles)) != len(engine.roles):
         raise InputError(f"{place}.roles: {engine.roles} must be 'prefill', 'decode' or both, each once.")
-    for key, value, low, high in (
+    for key, number, low, high in (
         ("threads", engine.threads, 1, 1024),
         ("seats", engine.seats, 1, SEATS_MAX),
         ("kv_tokens", engine.kv_tokens, language.block, 10**9),
         ("step_tokens", engine.step_tokens, 1, 1_048_576),
         ("queue", engine.queue, 0, 65_536),
     ):
-        _within(f"{place}.{key}", value, low, high)
-    for key, given, low, high in (
+        _within(f"{place}.{key}", number, low, high)
+    for key, given, least, most in (
         ("chunk", engine.chunk, 1, 1_048_576),
         ("prompt_max", engine.prompt_max, 1, 1_048_576),
         ("step_ms_max", engine.step_ms_max, 0.001, 3_600_000),
     ):
         if given is not None:
-            _within(f"{place}.{key}", given, low, high)
+            _within(f"{place}.{key}", given, least, most)
     if engine.step_tokens <= engine.seats:
         raise InputError(
             f"{place}.step_tokens: {engine.step_tokens} is not above seats {engine.seats}: with every seat decoding, "

@@ -21,9 +21,7 @@ def faults(tables: Tables, state: State) -> list[str]:
     ended = int(counters[c.C_OUTCOMES : c.C_OUTCOMES + 7].sum())
     doomed = int((inside & (rows[:, c.Q_DOOMED] == 1)).sum())
     expect(int(counters[c.C_OUTCOMES + Outcome.NONE]) == 0, "an outcome without a name")
-    expect(
-        int(counters[c.C_SUBMITTED]) == ended + int(inside.sum()) - doomed, "submitted = inside + ended, each once"
-    )
+    expect(int(counters[c.C_SUBMITTED]) == ended + int(inside.sum()) - doomed, "submitted = inside + ended, each once")
     expect(int(counters[c.C_IN_SYSTEM]) == int(inside.sum()), "rows in use are counted")
     block = int(tables.run[c.T_BLOCK])
     for engine in range(state.engines.shape[0]):
@@ -32,7 +30,9 @@ def faults(tables: Tables, state: State) -> list[str]:
         there = inside & (rows[:, c.Q_PREFILL] == engine)
         seats = int((here & (rows[:, c.Q_DECODE_BLOCKS] > 0)).sum() + (there & (rows[:, c.Q_PREFILL_BLOCKS] > 0)).sum())
         blocks = int(rows[here, c.Q_DECODE_BLOCKS].sum() + rows[there, c.Q_PREFILL_BLOCKS].sum())
-        expect(int(counts[c.N_SEATS_USED]) == seats, f"engine {engine}: seats {counts[c.N_SEATS_USED]} are held by {seats}")
+        expect(
+            int(counts[c.N_SEATS_USED]) == seats, f"engine {engine}: seats {counts[c.N_SEATS_USED]} are held by {seats}"
+        )
         expect(int(counts[c.N_BLOCKS_USED]) == blocks, f"engine {engine}: blocks are held by sequences")
         expect(0 <= seats <= settings[c.E_SEATS], f"engine {engine}: seats within their number")
         expect(0 <= blocks <= settings[c.E_BLOCKS], f"engine {engine}: blocks within their number")
@@ -50,12 +50,21 @@ def faults(tables: Tables, state: State) -> list[str]:
             for s in (*lined, *listed)
             if rows[s, c.Q_FILLING] == 1
         )
-        expect(int(counts[c.N_BACKLOG_TOKENS]) == backlog, f"engine {engine}: backlog {counts[c.N_BACKLOG_TOKENS]} is {backlog}")
+        expect(
+            int(counts[c.N_BACKLOG_TOKENS]) == backlog,
+            f"engine {engine}: backlog {counts[c.N_BACKLOG_TOKENS]} is {backlog}",
+        )
         step = state.rows[engine, : counts[c.N_STEPPING]]
         members = step[:, c.P_SEQUENCE].tolist()
         expect(len(set(members)) == len(members), f"engine {engine}: a sequence once in a step")
-        expect(int(step[:, c.P_TOKENS].sum()) <= max(int(settings[c.E_STEP_TOKENS]), len(members)), f"engine {engine}: step within its tokens")
-        expect(set(members) == set(np.flatnonzero(at & (rows[:, c.Q_IN_STEP] == 1)).tolist()), f"engine {engine}: who is in the step")
+        expect(
+            int(step[:, c.P_TOKENS].sum()) <= max(int(settings[c.E_STEP_TOKENS]), len(members)),
+            f"engine {engine}: step within its tokens",
+        )
+        expect(
+            set(members) == set(np.flatnonzero(at & (rows[:, c.Q_IN_STEP] == 1)).tolist()),
+            f"engine {engine}: who is in the step",
+        )
         idle = counts[c.N_STEPPING] == 0 and counts[c.N_DOWN] == 0
         expect(not (idle and listed), f"engine {engine}: idle beside sequences that could advance")
         for sequence in listed:
@@ -65,9 +74,19 @@ def faults(tables: Tables, state: State) -> list[str]:
             expect(held * block >= due, f"sequence {sequence}: computes into blocks that it holds")
     for prefill in range(state.slots.shape[0]):
         for decode in range(state.slots.shape[0]):
-            held = int((inside & (rows[:, c.Q_SLOT] == 1) & (rows[:, c.Q_PREFILL] == prefill) & (rows[:, c.Q_DECODE] == decode)).sum())
+            held = int(
+                (
+                    inside
+                    & (rows[:, c.Q_SLOT] == 1)
+                    & (rows[:, c.Q_PREFILL] == prefill)
+                    & (rows[:, c.Q_DECODE] == decode)
+                ).sum()
+            )
             expect(int(state.slots[prefill, decode]) == held, f"link {prefill}-{decode}: slots are held by sequences")
-            expect(held <= int(tables.links[prefill, decode, c.K_SLOTS]), f"link {prefill}-{decode}: slots within their number")
+            expect(
+                held <= int(tables.links[prefill, decode, c.K_SLOTS]),
+                f"link {prefill}-{decode}: slots within their number",
+            )
     return found
 
 

@@ -143,15 +143,15 @@ def on_arrival(
         return refuse(state, tag, REJECTED, INELIGIBLE, 0)
     prefill = remote if is_remote_route(way) else decode
     start_ns = wait_ns(now_ns, tables, state, prefill)
-    if first_by_ns < c.FOREVER:
-        if now_ns + start_ns + prompt_ns(tables, state, prefill, prompt - hits[prefill], hits[prefill]) > first_by_ns:
-            return refuse(state, tag, SHED, HOPELESS, start_ns)
-    if state.engines[prefill, c.N_WAITING] >= tables.engines[prefill, c.E_QUEUE]:
-        if not displace(now_ns, state, prefill, priority):
-            return refuse(state, tag, REJECTED, QUEUE_FULL, start_ns)
-        sequence = counters[c.C_FREE_HEAD]
+    first_ns = now_ns + start_ns + prompt_ns(tables, state, prefill, prompt - hits[prefill], hits[prefill])
+    if first_ns > first_by_ns:
+        return refuse(state, tag, SHED, HOPELESS, start_ns)
     row = state.sequences[sequence]
-    counters[c.C_FREE_HEAD] = row[c.Q_NEXT]
+    counters[c.C_FREE_HEAD] = row[c.Q_NEXT]  # before anybody is displaced, whose row the shells still read
+    is_full = state.engines[prefill, c.N_WAITING] >= tables.engines[prefill, c.E_QUEUE]
+    if is_full and not displace(now_ns, state, prefill, priority):
+        counters[c.C_FREE_HEAD] = sequence
+        return refuse(state, tag, REJECTED, QUEUE_FULL, start_ns)
     counters[c.C_IN_SYSTEM] += 1
     row[c.Q_TAG] = tag
     row[c.Q_CLASS] = priority
@@ -219,7 +219,7 @@ def take_row(now_ns: int, tables: Tables, state: State, engine: int, place: int,
     if step[c.P_SAMPLES] == 0:
         return
     row[c.Q_FILLING] = 0
-    step[c.P_GAP_NS] = now_ns - row[c.Q_LAST_NS] if row[c.Q_PRODUCED] > 0 else -1
+    state.gaps[engine, place] = now_ns - row[c.Q_LAST_NS] if row[c.Q_PRODUCED] > 0 else -1
     if row[c.Q_PRODUCED] == 0:
         row[c.Q_FIRST_NS] = now_ns
     row[c.Q_LAST_NS] = now_ns
@@ -237,7 +237,7 @@ def on_step_done(now_ns: int, tables: Tables, state: State, engine: int, epoch: 
     Args:
         now_ns: Time since the run began.
         tables: What never changes.
-        state: Changed. ``rows[engine]`` keeps the step's rows, each with the time since its sequence's token before
+        state: Changed. ``gaps[engine]`` has, for each row of this step, the time since its sequence's token before
             (-1: it is the first, or none was sampled).
         engine: Which.
         epoch: As the STEP said.
@@ -256,7 +256,7 @@ def on_step_done(now_ns: int, tables: Tables, state: State, engine: int, epoch: 
     counts[c.N_STEPPING] = 0
     learn(state, engine, now_ns - counts[c.N_STEP_BEGAN_NS])
     for place in range(rows):
-        state.rows[engine, place, c.P_GAP_NS] = -1
+        state.gaps[engine, place] = -1
         take_row(now_ns, tables, state, engine, place, ends[place] == 1)
     mark(state, engine)
     close(now_ns, tables, state)

@@ -29,6 +29,8 @@ class State(NamedTuple):
     """[E, R] sequences in order of admission, the first N_RUNNING are valid"""
     rows: Int64s
     """[E, R, ROW_COLUMNS] the step that runs now"""
+    gaps: Int64s
+    """[E, R] of the step that ended last: time since each row's token before, ns; -1: there was none"""
     slots: Int64s
     """[E, E] hand-overs that hold a slot of the link"""
     blocked: Int64s

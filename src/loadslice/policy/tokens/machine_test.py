@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens import desk
 from loadslice.policy.tokens.books import faults
-from loadslice.policy.tokens.layout import State, Tables
+from loadslice.policy.tokens.layout import Tables
 from loadslice.policy.tokens.tables import fresh, lower
 from loadslice.spec.language import ROUTER_POLICIES, Language, LanguageEngine, Link, Router, StepCost, check_language
 
@@ -118,9 +118,7 @@ def fleet(draw: st.DrawFn) -> Language:
         engines["second"] = engine(["decode", "prefill"])
     if draw(st.booleans()) or "decode" in engines:
         engines["prefill"] = engine(["prefill"])
-        links = [
-            Link(from_="prefill", to=name, slots=draw(st.integers(1, 2))) for name in engines if name != "prefill"
-        ]
+        links = [Link(from_="prefill", to=name, slots=draw(st.integers(1, 2))) for name in engines if name != "prefill"]
     return check_language(
         Language(
             version=1,
@@ -141,9 +139,24 @@ def fleet(draw: st.DrawFn) -> Language:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[Language, list[tuple[str, int, int, int, int]]]:
-    kinds = ("arrive", "arrive", "arrive", "step", "step", "step", "handover", "broken", "cancel", "down", "up", "timer")
+    kinds = (
+        "arrive",
+        "arrive",
+        "arrive",
+        "step",
+        "step",
+        "step",
+        "handover",
+        "broken",
+        "cancel",
+        "down",
+        "up",
+        "timer",
+    )
     number = st.integers(0, 40)
-    return fleet(draw), draw(st.lists(st.tuples(st.sampled_from(kinds), number, number, number, number), min_size=25, max_size=120))
+    return fleet(draw), draw(
+        st.lists(st.tuples(st.sampled_from(kinds), number, number, number, number), min_size=25, max_size=120)
+    )
 
 
 @given(histories())

@@ -28,18 +28,13 @@ def has_room(tables: Tables, state: State, engine: int, blocks: int) -> bool:
     """Whether an engine has a seat and so many blocks free."""
     counts, settings = state.engines[engine], tables.engines[engine]
     return bool(
-        counts[c.N_SEATS_USED] < settings[c.E_SEATS]
-        and counts[c.N_BLOCKS_USED] + blocks <= settings[c.E_BLOCKS]
+        counts[c.N_SEATS_USED] < settings[c.E_SEATS] and counts[c.N_BLOCKS_USED] + blocks <= settings[c.E_BLOCKS]
     )
 
 
 @rare
-def take_seats(now_ns: int, tables: Tables, state: State, sequence: int) -> bool:
-    """Take what a sequence needs before its prompt is begun, all of it or nothing.
-
-    Returns:
-        False: the decoding engine, the prefilling one or the link between them has no room.
-    """
+def reserve_decode(now_ns: int, tables: Tables, state: State, sequence: int) -> bool:
+    """Take a seat and blocks at the decoding engine, and a slot of the link to it; false: there is no room."""
     row = state.sequences[sequence]
     prefill, decode = row[c.Q_PREFILL], row[c.Q_DECODE]
     # One token more than are known: the first step that continues it must not find itself without a block.
@@ -47,20 +42,70 @@ def take_seats(now_ns: int, tables: Tables, state: State, sequence: int) -> bool
     if not has_room(tables, state, decode, blocks):
         return False
     if prefill != decode:
-        held = blocks_for(tables, row[c.Q_PROMPT] + row[c.Q_PRODUCED])
-        if not has_room(tables, state, prefill, held):
-            return False
         if state.slots[prefill, decode] >= tables.links[prefill, decode, c.K_SLOTS]:
             return False
         state.slots[prefill, decode] += 1
         row[c.Q_SLOT] = 1
-        state.engines[prefill, c.N_SEATS_USED] += 1
-        state.engines[prefill, c.N_BLOCKS_USED] += held
-        row[c.Q_PREFILL_BLOCKS] = held
     state.engines[decode, c.N_SEATS_USED] += 1
     state.engines[decode, c.N_BLOCKS_USED] += blocks
     row[c.Q_DECODE_BLOCKS] = blocks
     row[c.Q_SEATED_NS] = now_ns
+    return True
+
+
+@rare
+def let_older_reserve(now_ns: int, tables: Tables, state: State, sequence: int) -> bool:
+    """Give the decoding engine's room first to whoever waits for it elsewhere and is of a higher class, or older.
+
+    Prompts that are computed there come from its own queue, which it looks at first whenever room is given back; those
+    that wait at other engines would never get any.
+
+    Returns:
+        False: one of them wants room and there is none.
+    """
+    row = state.sequences[sequence]
+    decode = row[c.Q_DECODE]
+    for engine in range(state.engines.shape[0]):
+        if engine == row[c.Q_AT] or state.engines[engine, c.N_WAITING] == 0:
+            continue
+        if tables.links[engine, decode, c.K_SLOTS] <= state.slots[engine, decode]:
+            continue
+        for priority in range(row[c.Q_CLASS] + 1):
+            other = state.waiting[engine, priority, c.W_HEAD]
+            while other >= 0 and tables.links[engine, decode, c.K_SLOTS] > state.slots[engine, decode]:
+                rival = state.sequences[other]
+                if priority == row[c.Q_CLASS] and rival[c.Q_ARRIVAL_NS] >= row[c.Q_ARRIVAL_NS]:
+                    break
+                wants = rival[c.Q_DECODE] == decode and rival[c.Q_DECODE_BLOCKS] == 0
+                if wants and not reserve_decode(now_ns, tables, state, other):
+                    return False
+                other = rival[c.Q_NEXT]
+    return True
+
+
+@rare
+def take_seats(now_ns: int, tables: Tables, state: State, sequence: int) -> bool:
+    """Take what a sequence needs before its prompt is begun.
+
+    Returns:
+        False: the decoding engine, the prefilling one or the link between them has no room. A reservation at the
+        decoding engine is kept.
+    """
+    row = state.sequences[sequence]
+    if row[c.Q_DECODE_BLOCKS] == 0:
+        if not let_older_reserve(now_ns, tables, state, sequence):
+            return False
+        if not reserve_decode(now_ns, tables, state, sequence):
+            return False
+    if not is_remote(state, sequence):
+        return True
+    prefill = row[c.Q_PREFILL]
+    held = blocks_for(tables, row[c.Q_PROMPT] + row[c.Q_PRODUCED])
+    if not has_room(tables, state, prefill, held):
+        return False
+    state.engines[prefill, c.N_SEATS_USED] += 1
+    state.engines[prefill, c.N_BLOCKS_USED] += held
+    row[c.Q_PREFILL_BLOCKS] = held
     return True
 
 

@@ -39,9 +39,7 @@ def may_prefill(tables: Tables, state: State, engine: int, decode: int, prompt: 
         return False
     if engine == decode:
         return True
-    return bool(
-        tables.links[engine, decode, c.K_SLOTS] > 0 and blocks_for(tables, prompt) <= settings[c.E_BLOCKS]
-    )
+    return bool(tables.links[engine, decode, c.K_SLOTS] > 0 and blocks_for(tables, prompt) <= settings[c.E_BLOCKS])
 
 
 @kernel
@@ -130,4 +128,4 @@ def route(now_ns: int, tables: Tables, state: State, remote: int, decode: int, p
 @kernel
 def is_remote_route(code: int) -> bool:
     """Whether a route hands over."""
-    return code == ONLY_REMOTE or code == POLICY_REMOTE or code == LONG or code == REMOTE_FASTER
+    return code in (ONLY_REMOTE, POLICY_REMOTE, LONG, REMOTE_FASTER)

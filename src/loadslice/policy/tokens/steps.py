@@ -37,9 +37,7 @@ def victim(state: State, engine: int, above: int) -> int:
             chosen = sequence
             continue
         best = state.sequences[chosen]
-        if row[c.Q_CLASS] > best[c.Q_CLASS] or (
-            row[c.Q_CLASS] == best[c.Q_CLASS] and row[c.Q_ORDER] > best[c.Q_ORDER]
-        ):
+        if row[c.Q_CLASS] > best[c.Q_CLASS] or (row[c.Q_CLASS] == best[c.Q_CLASS] and row[c.Q_ORDER] > best[c.Q_ORDER]):
             chosen = sequence
     return chosen
 
@@ -74,6 +72,8 @@ def make_room(now_ns: int, tables: Tables, state: State, sequence: int) -> bool:
     """Preempt sequences of lower classes until a waiting one has its seat and blocks; false: it cannot have them."""
     row = state.sequences[sequence]
     decode = row[c.Q_DECODE]
+    if row[c.Q_DECODE_BLOCKS] > 0:
+        return False  # it has its seat; what it lacks nobody of lower class holds
     if state.engines[decode, c.N_STEPPING] > 0:
         return False  # what runs is not interrupted; this is asked again when the step has ended
     blocks = blocks_for(tables, row[c.Q_PROMPT] + row[c.Q_PRODUCED] + 1)
@@ -154,7 +154,6 @@ def add_row(state: State, engine: int, count: int, sequence: int, tokens: int) -
     row[c.P_SEQUENCE] = sequence
     row[c.P_TOKENS] = tokens
     row[c.P_SAMPLES] = 1 if tokens == left_to_compute(state, sequence) else 0
-    row[c.P_GAP_NS] = 0
     state.sequences[sequence, c.Q_IN_STEP] = 1
 
 

@@ -93,6 +93,7 @@ def fresh(tables: Tables, max_sequences: int) -> State:
         waiting=np.zeros((count, c.CLASSES, c.WAITING_COLUMNS), np.int64),
         running=np.zeros((count, seats), np.int64),
         rows=np.zeros((count, seats, c.ROW_COLUMNS), np.int64),
+        gaps=np.zeros((count, seats), np.int64),
         slots=np.zeros((count, count), np.int64),
         blocked=np.zeros(count, np.int64),
         counters=np.zeros(c.COUNTERS, np.int64),

@@ -1,0 +1,219 @@
+"""How would these engines have served this trace of prompts? The token desk in virtual time."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from loadslice.policy.tokens import columns as c
+from loadslice.policy.tokens.layout import State, Tables
+from loadslice.policy.tokens.tables import fresh, lower
+from loadslice.sim import language_loop as loop
+from loadslice.sim.prefix import fresh_caches
+from loadslice.spec.errors import InputError
+from loadslice.spec.language import Language, StepCost
+from loadslice.spec.language_simulation import LanguageEngineFigures, LanguageSimulation, Tail
+from loadslice.spec.outcome import OUTCOMES, Outcome
+from loadslice.spec.pipeline import CLASSES
+from loadslice.spec.route import ROUTES
+
+_NS_PER_S, _NS_PER_MS = 1_000_000_000, 1_000_000
+
+DEFAULT_CLASS = "critical"
+"""Of a request that states none, as in the live front."""
+
+
+class LanguageRun(NamedTuple):
+    """A finished run."""
+
+    language: Language
+    tables: Tables
+    state: State
+    prompts: loop.Prompts
+    record: loop.Record
+    end_ns: int
+    warnings: list[str]
+
+
+def lower_prompts(trace: pl.DataFrame, language: Language, speed: float = 1.0) -> tuple[loop.Prompts, list[str]]:
+    """Lower a trace with ``tokens_in`` and ``tokens_out``; ``blocks`` are prefix hashes, where it has them.
+
+    Raises:
+        InputError: The trace has no tokens.
+    """
+    warnings: list[str] = []
+    for name in ("tokens_in", "tokens_out"):
+        if name not in trace.columns or trace[name].null_count() == len(trace):
+            raise InputError(
+                f"the trace has no {name}: a language model's requests are known by their tokens. "
+                "`loadslice trace import --format azure-llm|mooncake|burstgpt` reads traces that have them."
+            )
+    unknown = int(trace["tokens_in"].null_count() + trace["tokens_out"].null_count())
+    if unknown:
+        warnings.append(f"{unknown} token counts are unknown and taken as 1")
+    arrival_ns = np.round(trace["arrival_s"].to_numpy() / speed * _NS_PER_S).astype(np.int64)
+    prompt = np.maximum(1, trace["tokens_in"].fill_null(1).to_numpy().astype(np.int64))
+    produce = np.maximum(1, trace["tokens_out"].fill_null(1).to_numpy().astype(np.int64))
+    names = trace["class"].fill_null(DEFAULT_CLASS).to_list() if "class" in trace.columns else []
+    numbers = {name: index for index, name in enumerate(CLASSES)}
+    priority = np.array([numbers[name] for name in names], np.int64) if names else np.full(len(trace), 1, np.int64)
+    first_by = np.full(len(trace), c.FOREVER, np.int64)
+    deadline = np.full(len(trace), c.FOREVER, np.int64)
+    for name, limits in language.classes.items():
+        mine = priority == numbers[name]
+        if limits.first_token_ms is not None:
+            first_by[mine] = arrival_ns[mine] + round(limits.first_token_ms * _NS_PER_MS)
+        if limits.deadline_ms is not None:
+            deadline[mine] = arrival_ns[mine] + round(limits.deadline_ms * _NS_PER_MS)
+    start, blocks, block_tokens = _lower_blocks(trace, prompt)
+    return loop.Prompts(
+        arrival_ns, priority, prompt, produce, produce.copy(), first_by, deadline, start, blocks, block_tokens
+    ), warnings
+
+
+def _lower_blocks(trace: pl.DataFrame, prompt: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    count = len(trace)
+    if "blocks" not in trace.columns or trace["blocks"].null_count() == count:
+        return np.zeros(count + 1, np.int64), np.zeros(0, np.int64), 1
+    lengths = trace["blocks"].list.len().fill_null(0).to_numpy().astype(np.int64)
+    start = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    flat = trace["blocks"].explode().drop_nulls().to_numpy()
+    _, dense = np.unique(flat, return_inverse=True)
+    # A trace says how long its blocks are only through its prompts: the last block of a prompt may be partly full.
+    has = lengths > 0
+    block_tokens = int(np.ceil(np.max(prompt[has] / lengths[has]))) if has.any() else 1
+    return start, dense.astype(np.int64), block_tokens
+
+
+def run_language(
+    trace: pl.DataFrame,
+    language: Language,
+    costs: Mapping[str, StepCost] | None = None,
+    *,
+    seed: int = 0,
+    speed: float = 1.0,
+    prefix_tokens: Mapping[str, int] | None = None,
+    beside: NDArray[np.float64] | None = None,
+    faults: NDArray[np.int64] | None = None,
+    handover_sd: float = 0.0,
+) -> LanguageRun:
+    """Simulate.
+
+    Args:
+        trace: With ``tokens_in`` and ``tokens_out``.
+        language: Checked.
+        costs: Step costs by engine, as measured; default: those of the file.
+        seed: Of every draw.
+        speed: Pace of the trace.
+        prefix_tokens: Prompt tokens that each engine's prefix cache holds; default: none.
+        beside: [E, E] by which share a step of the first is longer while the second computes.
+        faults: Rows of `language_loop`, in time order.
+        handover_sd: Spread of hand-overs, of the logarithm.
+
+    Raises:
+        InputError: The trace has no tokens, or an engine no costs.
+    """
+    tables = lower(language, costs)
+    state = fresh(tables, language.max_sequences)
+    prompts, warnings = lower_prompts(trace, language, speed)
+    count, requests = len(language.engines), len(trace)
+    known = costs or {}
+    spreads = [known.get(name, engine.cost) for name, engine in language.engines.items()]
+    world = loop.World(
+        step_sd=np.array([cost.relative_sd if cost else 0.0 for cost in spreads]),
+        beside_ppm=np.zeros((count, count), np.int64) if beside is None else np.round(beside * c.PPM).astype(np.int64),
+        handover_sd=float(handover_sd),
+        faults=np.zeros((0, loop.FAULT_COLUMNS), np.int64) if faults is None else faults,
+    )
+    capacities = [(prefix_tokens or {}).get(name, 0) // prompts.block_tokens for name in language.engines]
+    different = int(prompts.blocks.max()) + 1 if len(prompts.blocks) else 0
+    record = loop.Record(
+        answers=np.zeros((requests, loop.ANSWER_COLUMNS), np.int64),
+        gaps=np.zeros((count, loop.GAP_BINS), np.int64),
+        busy=np.zeros((count, loop.BUSY_COLUMNS), np.int64),
+        journal=np.zeros(2, np.int64),
+    )
+    slots = int(tables.links[:, :, c.K_SLOTS].sum())
+    end_ns = loop.run(
+        seed,
+        tables,
+        state,
+        prompts,
+        world,
+        fresh_caches(different, capacities),
+        record,
+        np.full(count, c.FOREVER, np.int64),
+        np.full(count, c.PPM, np.int64),
+        np.full((slots + language.max_sequences + 1, loop.HANDOVER_COLUMNS), -1, np.int64),
+        np.zeros(language.max_sequences, np.int64),
+        np.zeros(state.rows.shape[1], np.int64),
+        np.zeros(count, np.int64),
+    )
+    return LanguageRun(language, tables, state, prompts, record, int(end_ns), warnings)
+
+
+def summarise(run: LanguageRun, basis: str) -> LanguageSimulation:
+    """Add a run up."""
+    answers, state = run.record.answers, run.state
+    done = answers[:, loop.A_OUTCOME] == Outcome.COMPLETED
+    arrival_ns = run.prompts.arrival_ns
+    span_ns = max(1, run.end_ns)
+    counters = state.counters
+    has_blocks = len(run.prompts.blocks) > 0
+    placed = answers[:, loop.A_PLACED] > 0
+    hits = int(answers[placed, loop.A_HIT].sum())
+    return LanguageSimulation(
+        requests=len(answers),
+        outcomes={name: int((answers[:, loop.A_OUTCOME] == code).sum()) for code, name in enumerate(OUTCOMES, 1)},
+        routes={
+            name: int((answers[placed, loop.A_ROUTE] == code).sum()) for code, name in enumerate(ROUTES) if code > 0
+        },
+        first_token_ms=_tail((answers[done, loop.A_FIRST_NS] - arrival_ns[done]) / _NS_PER_MS),
+        between_tokens_ms=_gap_tail(run.record.gaps.sum(axis=0)),
+        whole_ms=_tail((answers[done, loop.A_END_NS] - arrival_ns[done]) / _NS_PER_MS),
+        tokens_per_s=float(answers[:, loop.A_PRODUCED].sum() / (span_ns / _NS_PER_S)),
+        completed_per_s=float(done.sum() / (span_ns / _NS_PER_S)),
+        handovers=int(counters[c.C_HANDOVERS]),
+        handovers_failed=int(counters[c.C_HANDOVERS_FAILED]),
+        leases_expired=int(counters[c.C_LEASES_EXPIRED]),
+        fallbacks=int(counters[c.C_FALLBACKS]),
+        prefix_hit_share=hits / max(1, int(run.prompts.prompt[placed].sum())) if has_blocks else None,
+        engines={name: _engine(run, index, span_ns) for index, name in enumerate(run.language.engines)},
+        span_s=span_ns / _NS_PER_S,
+        journal_sha256=hashlib.sha256(run.record.journal.tobytes()).hexdigest(),
+        basis=basis,
+        warnings=run.warnings,
+    )
+
+
+def _engine(run: LanguageRun, index: int, span_ns: int) -> LanguageEngineFigures:
+    counts, busy = run.state.engines[index], run.record.busy[index]
+    steps = int(counts[c.N_STEPS])
+    return LanguageEngineFigures(
+        utilisation=min(1.0, float(busy[loop.B_BUSY_NS]) / span_ns),
+        steps=steps,
+        prompt_tokens=int(counts[c.N_PREFILL_TOKENS]),
+        decoded_tokens=int(counts[c.N_DECODE_TOKENS]),
+        rows_per_step=float(busy[loop.B_ROWS]) / steps if steps else None,
+        preemptions=int(counts[c.N_PREEMPTIONS]),
+    )
+
+
+def _tail(values_ms: NDArray[np.float64]) -> Tail:
+    if len(values_ms) == 0:
+        return Tail(p50=None, p95=None, p99=None, mean=None)
+    p50, p95, p99 = np.percentile(values_ms, [50, 95, 99])
+    return Tail(p50=float(p50), p95=float(p95), p99=float(p99), mean=float(values_ms.mean()))
+
+
+def _gap_tail(counts: NDArray[np.int64]) -> Tail:
+    total = int(counts.sum())
+    if total == 0:
+        return Tail(p50=None, p95=None, p99=None, mean=None)
+    middles_ms = np.exp((np.arange(len(counts)) + 0.5) / loop.GAP_BINS_PER_E) / 1000
+    cumulated = np.cumsum(counts)
+    p50, p95, p99 = (float(middles_ms[np.searchsorted(cumulated, share * total)]) for share in (0.5, 0.95, 0.99))
+    return Tail(p50=p50, p95=p95, p99=p99, mean=float((middles_ms * counts).sum() / total))

@@ -1,0 +1,172 @@
+"""Simulated language models against what can be worked out by hand."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import loadslice
+from loadslice.sim import language_loop as loop
+from loadslice.sim.language import LanguageRun, run_language, summarise
+from loadslice.spec.errors import InputError
+from loadslice.spec.language import Language, LanguageEngine, Link, Router, StepCost, check_language
+
+COST = StepCost(step_ms=10, token_us=1000, row_us=1000)
+
+
+def fleet(policy: str = "always-remote", *, links: bool = True, **changes: object) -> Language:
+    engines = {"decode": LanguageEngine(backend="none", cost=COST, **changes)}  # type: ignore[arg-type]
+    if links:
+        engines["prefill"] = LanguageEngine(backend="none", roles=("prefill",), seats=1, step_tokens=4096, cost=COST)
+    return check_language(
+        Language(
+            version=1,
+            language="x",
+            model="none",
+            engines=engines,
+            links=[Link(from_="prefill", to="decode", base_ms=2, token_us=10)] if links else [],
+            router=Router(policy=policy),  # type: ignore[arg-type]
+            context=4096,
+        ),
+        "test",
+    )
+
+
+def prompts(*rows: tuple[float, int, int]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=["arrival_s", "tokens_in", "tokens_out"], orient="row")
+
+
+def times_ms(run: LanguageRun, column: int) -> list[float]:
+    return (run.record.answers[:, column] / 1e6).tolist()
+
+
+def test_one_prompt_alone_takes_a_step_for_its_prompt_and_one_for_every_further_token() -> None:
+    run = run_language(prompts((0, 100, 4)), fleet(links=False))
+    # 10 + 100 * 1 ms, then three steps of 10 + 1 ms.
+    assert times_ms(run, loop.A_FIRST_NS) == [110.0]
+    assert times_ms(run, loop.A_END_NS) == [110.0 + 3 * 11.0]
+
+
+def test_a_handed_over_prompt_has_its_first_token_from_the_prefilling_engine() -> None:
+    run = run_language(prompts((0, 100, 3)), fleet())
+    assert times_ms(run, loop.A_FIRST_NS) == [110.0]
+    # The hand-over takes 2 + 100 * 0.01 ms and stands between the first token and the second.
+    assert times_ms(run, loop.A_END_NS) == [110.0 + 3.0 + 2 * 11.0]
+    assert summarise(run, "test").handovers == 1
+
+
+def test_a_long_prompt_stalls_those_who_decode_when_local_and_not_when_remote() -> None:
+    trace = prompts((0, 10, 40), (0.1, 400, 2))
+    gaps = {
+        policy: summarise(run_language(trace, fleet(policy)), "test").between_tokens_ms
+        for policy in ("always-local", "always-remote")
+    }
+    assert gaps["always-remote"].p99 is not None
+    assert gaps["always-remote"].p99 < 20
+    assert gaps["always-local"].p99 is not None
+    assert gaps["always-local"].p99 > 400
+
+
+def test_chunks_and_a_limit_on_steps_bound_what_a_long_prompt_does_to_others() -> None:
+    trace = prompts((0, 10, 60), (0.1, 400, 2))
+    run = run_language(trace, fleet(links=False, chunk=64))
+    chunked = summarise(run, "test").between_tokens_ms.p99
+    limited = summarise(run_language(trace, fleet(links=False, step_ms_max=40)), "test").between_tokens_ms.p99
+    assert chunked is not None
+    assert 60 < chunked < 90
+    assert limited is not None
+    assert limited < 45
+
+
+def test_a_prefix_that_is_cached_is_not_computed_again() -> None:
+    trace = prompts((0, 1024, 2), (5, 1024, 2)).with_columns(blocks=pl.Series([[1, 2], [1, 3]]))
+    engine = fleet(links=False, step_tokens=4096)
+    cold = run_language(trace, engine)
+    warm = run_language(trace, engine, prefix_tokens={"decode": 4096})
+    first = [b - a for a, b in zip((0, 5000), times_ms(cold, loop.A_FIRST_NS), strict=True)]
+    assert first == [1034.0, 1034.0]
+    assert times_ms(warm, loop.A_FIRST_NS)[1] - 5000 == 10.0 + 512
+    assert summarise(warm, "test").prefix_hit_share == 0.25
+
+
+def test_a_cache_drops_what_was_used_least_recently() -> None:
+    rows = [(float(10 * at), 1024, 1) for at in range(4)]
+    trace = prompts(*rows).with_columns(blocks=pl.Series([[1, 2], [3, 4], [1, 2], [3, 4]]))
+    engine = fleet(links=False, step_tokens=4096)
+    assert summarise(run_language(trace, engine, prefix_tokens={"decode": 1024}), "t").prefix_hit_share == 0
+    all_kept = summarise(run_language(trace, engine, prefix_tokens={"decode": 2048}), "t").prefix_hit_share
+    assert all_kept == pytest.approx(2 * 1023 / 4096)
+
+
+def test_an_engine_lost_in_the_middle_loses_no_request() -> None:
+    faults = np.array([[150_000_000, 0, loop.FAULT_DOWN, 0], [400_000_000, 0, loop.FAULT_UP, 0]], np.int64)
+    two = fleet(links=False)
+    two = check_language(
+        Language(
+            version=1,
+            language="x",
+            model="none",
+            context=4096,
+            engines={"a": two.engines["decode"], "b": two.engines["decode"]},
+        ),
+        "test",
+    )
+    run = run_language(prompts(*[(0.01 * at, 50, 20) for at in range(20)]), two, faults=faults)
+    said = summarise(run, "test")
+    assert said.outcomes["completed"] == 20
+    assert said.fallbacks > 0
+
+
+def test_waiting_for_one_seat_is_first_come_first_served_whichever_way_a_prompt_goes() -> None:
+    # Long prompts go to the prefilling engine, short ones stay: neither may starve the other of the one seat.
+    rows = [(0.001 * at, 300 if at % 2 else 10, 5) for at in range(20)]
+    run = run_language(prompts(*rows), fleet("length", seats=1))
+    first = run.record.answers[:, loop.A_FIRST_NS]
+    order = np.argsort(first, kind="stable")
+    assert int(np.abs(order - np.arange(20)).max()) <= 4
+
+
+def test_overload_diverges() -> None:
+    rows = [(0.05 * at, 100, 20) for at in range(2000)]
+    wide = fleet(links=False, queue=10_000, seats=4)
+    said = summarise(run_language(prompts(*rows), wide), "test")
+    assert said.first_token_ms.p99 is not None
+    assert said.first_token_ms.p99 > 10_000 or said.outcomes["rejected"] > 0
+
+
+def test_a_trace_without_tokens_is_refused_with_what_reads_one() -> None:
+    with pytest.raises(InputError, match="azure-llm"):
+        run_language(pl.DataFrame({"arrival_s": [0.0]}), fleet(links=False))
+
+
+PROGRAM = """
+import numpy as np, polars as pl
+from loadslice.sim.language import run_language, summarise
+from loadslice.sim.language_test import fleet
+rng = np.random.default_rng(3)
+trace = pl.DataFrame({"arrival_s": np.cumsum(rng.exponential(0.2, 60)), "tokens_in": rng.integers(1, 500, 60),
+                      "tokens_out": rng.integers(1, 30, 60)})
+print(summarise(run_language(trace, fleet("cost"), seed=7), "t").journal_sha256)
+"""
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "12345"])
+def test_the_same_seed_gives_the_same_decisions_in_any_process_compiled_or_not(hash_seed: str) -> None:
+    found = set()
+    for disable in ("0", "1"):
+        source = str(Path(loadslice.__file__).parent.parent)
+        environment = {"NUMBA_DISABLE_JIT": disable, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": source}
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=200,
+            env={**os.environ, **environment},
+        )
+        found.add(done.stdout.strip())
+    assert len(found) == 1
