@@ -23,7 +23,9 @@ COMMANDS = {
     "simulate": "How would this fleet have served the recorded traffic?",
     "check": "Does a journal keep the policy's promises?",
     "serve": "Run a pipeline.",
+    "token": "Make, list and revoke the tokens of a server.",
     "replay": "Drive recorded traffic at a server.",
+    "batch": "Submit a file of inputs as work that may wait.",
     "study": "The whole journey on one folder, ending in a report.",
     "trace": "Import, describe, sample and synthesise request traces.",
 }
