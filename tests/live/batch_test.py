@@ -95,12 +95,13 @@ def test_a_run_that_is_killed_goes_on_where_it_was(serving, folder, pipeline, ga
     part = tmp_path / "in.jsonl.results.jsonl.part"
 
     async def run(url: str, kill: int | None) -> tuple[int, str]:
+        before = part.read_bytes().count(b"\n") if part.exists() else 0
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "loadslice", "batch", str(path), url, "--json", "--concurrency", "2",
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         if kill is not None:
-            await until(lambda: part.exists() and part.read_bytes().count(b"\n") > 20)
+            await until(lambda: part.exists() and part.read_bytes().count(b"\n") > before + 20)
             os.kill(process.pid, kill)
         out, _ = await process.communicate()
         return process.returncode or 0, out.decode()
