@@ -54,34 +54,56 @@ class Service:
     """Of the last stage, in the protocol's words; empty: known only from a reply."""
     record: Callable[[Request], None]
     """Keeps a request that has been replied to."""
+    pipeline: Pipeline
+    envelopes: EnvelopeReader
+    stage_names: list[str]
+    """Quoted, as headers carry them."""
+    engine_names: list[str]
+    emulated: frozenset[str]
+    """Those of them that are emulated."""
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, limits: Limits, **parts: Any) -> "Service":
+        """What answers for one pipeline.
+
+        Args:
+            pipeline: Checked.
+            limits: What clients may ask.
+            parts: The other fields, down to `record`.
+        """
+        return cls(
+            **parts,
+            pipeline=pipeline,
+            envelopes=EnvelopeReader(pipeline, limits),
+            stage_names=[quote(stage.name) for stage in pipeline.stages],
+            engine_names=[quote(name) for name in pipeline.engines],
+            emulated=frozenset(quote(name) for name in twins(pipeline)),
+        )
 
 
 class Front:
     """Handles every request of one server.
 
     Args:
-        pipeline: Checked.
+        name: Of the pipeline.
         limits: What clients may ask.
         clock: The server's.
     """
 
-    def __init__(self, pipeline: Pipeline, limits: Limits, clock: Clock) -> None:
+    def __init__(self, name: str, limits: Limits, clock: Clock) -> None:
         self.service: Service | None = None
-        """Absent while models load."""
+        """Absent while models load. Another one may take its place between two turns of the loop: whoever has waited
+        for anything looks anew before it submits."""
         self.active = 0
         """Requests being handled now."""
-        self._pipeline = pipeline
+        self._name = name
         self._limits = limits
         self._clock = clock
-        self._envelopes = EnvelopeReader(pipeline, limits)
         self._bodies = BodyReader(limits)
-        self._stage_names = [quote(stage.name) for stage in pipeline.stages]
-        self._engine_names = [quote(name) for name in pipeline.engines]
-        self._twins = frozenset(quote(name) for name in twins(pipeline))
         self._routes = self._make_routes()
 
     def _make_routes(self) -> dict[str, dict[str, Route]]:
-        name = self._pipeline.pipeline
+        name = self._name
         routes: dict[str, dict[str, Route]] = {
             "/v2": {"GET": self._server},
             "/v2/health/live": {"GET": self._live},
@@ -130,7 +152,7 @@ class Front:
 
     def _unknown(self, path: str) -> str:
         if path.startswith(("/v2/models/", "/v1/pipelines/")):
-            return f"no such model or version here; there is '{self._pipeline.pipeline}'"
+            return f"no such model or version here; there is '{self._name}'"
         return "no such path"
 
     def _loaded(self) -> Service:
@@ -153,13 +175,13 @@ class Front:
         silent = await service.health.silent_engines()
         if silent:
             raise RefusalError(503, f"no answer from {', '.join(silent)}", retry_after_ns=LOADING_HINT_NS)
-        return _json({"name": self._pipeline.pipeline, "ready": True})
+        return _json({"name": self._name, "ready": True})
 
     async def _model(self, _request: web.BaseRequest) -> web.StreamResponse:
         service = self._loaded()
         return _json(
             {
-                "name": self._pipeline.pipeline,
+                "name": self._name,
                 "versions": [oip_reply.VERSION],
                 "platform": PLATFORM,
                 "inputs": service.admission.metadata(),
@@ -168,8 +190,9 @@ class Front:
         )
 
     async def _pipelines(self, _request: web.BaseRequest) -> web.StreamResponse:
-        stages = [{"name": stage.name, "engines": stage.engine_names} for stage in self._pipeline.stages]
-        return _json({"pipelines": [{"name": self._pipeline.pipeline, "stages": stages}]})
+        served = self._loaded().pipeline
+        stages = [{"name": stage.name, "engines": stage.engine_names} for stage in served.stages]
+        return _json({"pipelines": [{"name": self._name, "stages": stages}]})
 
     async def _metrics(self, _request: web.BaseRequest) -> web.StreamResponse:
         body = self._loaded().metrics.exposition()
@@ -178,13 +201,16 @@ class Front:
     async def _raw(self, request: web.BaseRequest) -> web.StreamResponse:
         received_ns = self._clock.now_ns()
         service = self._loaded()
-        envelope = self._envelopes.read(request.headers, received_ns)
+        envelope = service.envelopes.read(request.headers, received_ns)
         content_type = request.headers.get(hdrs.CONTENT_TYPE)
         if content_type is None:
             raise RefusalError(415, "Content-Type is missing", close=True)
         body = await self._bodies.read(request)
         body_bytes = len(body)
         try:
+            if self._loaded() is not service:
+                service = self._loaded()
+                envelope = service.envelopes.read(request.headers, received_ns)
             work, bucket = service.admission.raw(content_type, body)
             del body  # from here on only the work holds it
             inside = _enter(envelope, envelope.id, work, bucket, received_ns)
@@ -195,12 +221,15 @@ class Front:
     async def _infer(self, request: web.BaseRequest) -> web.StreamResponse:
         received_ns = self._clock.now_ns()
         service = self._loaded()
-        envelope = self._envelopes.read(request.headers, received_ns)
+        envelope = service.envelopes.read(request.headers, received_ns)
         body = await self._bodies.read(request)
         body_bytes = len(body)
         try:
             decoded = oip.decode(body, request.headers.get(HEADER_LENGTH), self._limits)
             del body
+            if self._loaded() is not service:
+                service = self._loaded()
+                envelope = service.envelopes.read(request.headers, received_ns)
             work, bucket = service.admission.tensors(decoded)
             self._check_wanted(service, decoded.wanted)
             identity = envelope.id or (decoded.id[: self._limits.text_max] if decoded.id else None)
@@ -254,42 +283,43 @@ class Front:
                 inside.work = await service.degraded.reply(inside.stage, inside.work, inside.tag)
             except RefusalError as refusal:
                 return refuse(refusal)
-        return self._reply(inside, reply_id, wanted)
+        return self._reply(service, inside, reply_id, wanted)
 
-    def _reply(self, inside: Request, reply_id: str | None, wanted: oip.Wanted) -> web.Response:
+    def _reply(self, service: Service, inside: Request, reply_id: str | None, wanted: oip.Wanted) -> web.Response:
         if inside.outcome is not Outcome.COMPLETED:
             return refuse(of_outcome(inside.outcome, inside.reason, inside.hint_ns, inside.fault))
         assert inside.work is not None
         try:
-            reply = oip_reply.encode(self._pipeline.pipeline, reply_id, inside.work.tensors, wanted)
+            reply = oip_reply.encode(self._name, reply_id, inside.work.tensors, wanted)
         except RefusalError as refusal:
             return refuse(refusal)
         headers = {
             hdrs.CONTENT_TYPE: reply.content_type,
             hdrs.SERVER: SERVER_NAME,
-            "x-loadslice-engine": ", ".join([self._engine_names[passage.engine] for passage in inside.passages]),
-            "x-loadslice-timing": ", ".join([self._timing(passage) for passage in inside.passages]),
+            "x-loadslice-engine": ", ".join([service.engine_names[passage.engine] for passage in inside.passages]),
+            "x-loadslice-timing": ", ".join([_timing(service, passage) for passage in inside.passages]),
         }
-        if any(self._engine_names[passage.engine] in self._twins for passage in inside.passages):
-            headers["x-loadslice-basis"] = label(dilation(self._pipeline))
+        if any(service.engine_names[passage.engine] in service.emulated for passage in inside.passages):
+            headers["x-loadslice-basis"] = label(dilation(service.pipeline))
         if inside.reason is Reason.DEGRADED:
-            headers["x-loadslice-degraded"] = self._stage_names[inside.stage]
+            headers["x-loadslice-degraded"] = service.stage_names[inside.stage]
         if inside.version is not None:
             headers["x-loadslice-version"] = VERSIONS[inside.version]
         if reply.header_length is not None:
             headers[HEADER_LENGTH] = str(reply.header_length)
         return web.Response(body=reply.body, headers=headers)
 
-    def _timing(self, passage: Passage) -> str:
-        """One stage as ``name;queue=1.234;copy=0.056;compute=7.890``, milliseconds."""
-        name = self._stage_names[passage.stage]
-        if passage.started_ns is None or passage.copy_ns is None or passage.compute_ns is None:
-            return f"{name};moved"
-        queue_ms = (passage.started_ns - passage.enqueued_ns) / NS_PER_MS
-        return (
-            f"{name};queue={queue_ms:.3f};copy={passage.copy_ns / NS_PER_MS:.3f}"
-            f";compute={passage.compute_ns / NS_PER_MS:.3f}"
-        )
+
+def _timing(service: Service, passage: Passage) -> str:
+    """One stage as ``name;queue=1.234;copy=0.056;compute=7.890``, milliseconds."""
+    name = service.stage_names[passage.stage]
+    if passage.started_ns is None or passage.copy_ns is None or passage.compute_ns is None:
+        return f"{name};moved"
+    queue_ms = (passage.started_ns - passage.enqueued_ns) / NS_PER_MS
+    return (
+        f"{name};queue={queue_ms:.3f};copy={passage.copy_ns / NS_PER_MS:.3f}"
+        f";compute={passage.compute_ns / NS_PER_MS:.3f}"
+    )
 
 
 def _enter(envelope: Envelope, identity: str | None, work: Work, bucket: int, received_ns: int) -> Request:

@@ -168,6 +168,22 @@ class Shell:
         self._carry_out(now_ns)
         return True
 
+    def rollout(self, verdict: int) -> bool:
+        """An analysis of the canary has ended.
+
+        Args:
+            verdict: `columns.PASS`, `columns.FAIL` or `columns.INCONCLUSIVE`.
+
+        Returns:
+            False: no canary has traffic.
+        """
+        now_ns = self._clock.now_ns()
+        if desk.on_rollout(now_ns, self.tables, self.state, verdict) == c.REFUSED:
+            return False
+        self._note(events.ROLLOUT, now_ns, verdict)
+        self._carry_out(now_ns)
+        return True
+
     def take_events(self) -> "array[int]":
         """Rows of `policy.events` since they were last taken, as one flat array."""
         taken, self._events = self._events, array("q")
@@ -330,4 +346,5 @@ def warm_kernels(tables: Tables) -> None:
     desk.on_cancel(0, tables, state, -1, 0)
     desk.on_engine_down(0, tables, state, -1)
     desk.on_engine_up(0, tables, state, -1)
+    desk.on_rollout(0, tables, state, c.FAIL)
     desk.on_drain(0, tables, state)
