@@ -66,6 +66,13 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(run(arguments))
 
 
+def _in_one_line(error: click.ClickException) -> str:
+    """What is wrong with the command line, and where to look; click says it over several lines."""
+    text = " ".join(error.format_message().split()).removesuffix(".")
+    context = getattr(error, "ctx", None)
+    return f"{text}. See `{context.command_path if context else 'loadslice'} --help`."
+
+
 def run(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
@@ -74,8 +81,11 @@ def run(arguments: list[str] | None = None) -> int:
     except InputError as error:
         click.echo(f"loadslice: {error}", err=True)
         return 2
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return 2
+    except click.ClickException as error:
+        click.echo(f"loadslice: {_in_one_line(error)}", err=True)
         return 2
     except (KeyboardInterrupt, click.Abort):
         click.echo("loadslice: interrupted", err=True)

@@ -488,6 +488,7 @@ def _check_numbers(stage: Stage, place: str) -> None:
                 "(no row dimension, sides of at least 1)."
             )
     for name, accept in stage.accept.items():
+        _within(f"{place}.", {f"accept.{name}.max_items": accept.max_items}, 1, 1_000_000)
         if accept.shape is None:
             continue
         if len(accept.shape) < 2 or any(side < 1 for side in accept.shape):

@@ -19,6 +19,7 @@ from loadslice.serve.server import Server
 from loadslice.spec import latency, pipeline
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import reason, write_bytes
+from loadslice.spec.pipeline_hints import silent
 from loadslice.spec.twin import label
 from loadslice.spec.twin import twins as emulated
 
@@ -59,6 +60,8 @@ def command(
         say(f"warning: --host {host}: whoever reaches this address may use the server, there is no authentication yet")
     folder = pipeline_file.resolve().parent
     served = twins.resolved(pipeline.load(pipeline_file), folder, dilate)
+    for hint in silent(served):
+        say(f"warning: {hint}")
     for name in emulated(served):
         say(f"engine {name} is {label(dilate)}: {served.engines[name].device} is not here")
     server = Server(
