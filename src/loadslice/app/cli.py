@@ -23,6 +23,7 @@ COMMANDS = {
     "simulate": "How would this fleet have served the recorded traffic?",
     "check": "Does a journal keep the policy's promises?",
     "serve": "Run a pipeline.",
+    "model": "Keep versions of models, switch between them, go back.",
     "token": "Make, list and revoke the tokens of a server.",
     "replay": "Drive recorded traffic at a server.",
     "batch": "Submit a file of inputs as work that may wait.",
