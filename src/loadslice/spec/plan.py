@@ -220,6 +220,38 @@ class Valley(msgspec.Struct, frozen=True, kw_only=True):
     """Requests of the same mix that would fit below the utilisation cap."""
 
 
+class Swing(msgspec.Struct, frozen=True, kw_only=True):
+    """One assumption moved alone, everything else as assumed. Factors are on today's figure."""
+
+    assumption: str
+    """For instance ``price of l4`` or ``traffic``."""
+    low: float
+    """Factors that 95 of 100 worlds lie between."""
+    high: float
+    margin_low: float | None
+    """Money by which the recommended fleet is ahead of the best other one at ``low``; negative: it is behind."""
+    margin_high: float | None
+    turns_at: float | None
+    """Nearest factor at which another fleet is better; ``None``: none between a tenth and ten times."""
+    turns_to: str | None = None
+    """That other fleet."""
+
+
+class Experiment(msgspec.Struct, frozen=True, kw_only=True):
+    """A measurement that one could make before deciding."""
+
+    name: str
+    settles: list[str]
+    """Assumptions that would be known after it."""
+    hours: float
+    cost: float | None
+    """``None``: a price is missing."""
+    survives_after: float
+    """Probability that the fleet chosen after it stays the best."""
+    worth: float | None
+    """Money that knowing the result would save on average; an experiment that costs more is not worth it."""
+
+
 class Confidence(msgspec.Struct, frozen=True, kw_only=True):
     """How sure the recommendation is."""
 
@@ -231,8 +263,16 @@ class Confidence(msgspec.Struct, frozen=True, kw_only=True):
     varied: dict[str, str]
     """What was varied -> by how much."""
     experiment: str | None
-    """The cheapest measurement that would settle it; ``None``: it is settled."""
+    """The cheapest measurement that would settle it; ``None``: it is settled, or none would."""
     experiment_cost: float | None = None
+    tornado: list[Swing] = []
+    """The assumption that moves the margin most comes first."""
+    experiments: list[Experiment] = []
+    """The cheapest first."""
+    expected_loss: float | None = None
+    """Money that deciding now costs on average over knowing everything."""
+    left_out: dict[str, str] = {}
+    """Fleets that were not compared, and why."""
 
 
 class HourLoad(msgspec.Struct, frozen=True, kw_only=True):
