@@ -44,7 +44,7 @@ def test_a_modelled_time_near_the_limit_makes_it_unsure_and_the_borrowed_device_
 
 
 def test_a_turning_point_is_where_the_costs_are_as_far_apart_as_it_says() -> None:
-    alike = msgspec.structs.replace(PRICES, hours={kind: PRICES.hours["cpu"] for kind in ("cpu", "gpu")})
+    alike = msgspec.structs.replace(PRICES, hours=dict.fromkeys(("cpu", "gpu"), PRICES.hours["cpu"]))
     four, one_gpu = fleet("cpu-only", {"cpu": engine("cpu", 4)}), fleet("gpu-only", {"gpu": engine("gpu", 1)})
     made = confidence([four, one_gpu], "cpu-only", BUDGET, alike, carries=CARRIES, draws=200)
     swing = next(one for one in made.tornado if one.assumption == "price of gpu")
