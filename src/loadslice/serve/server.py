@@ -14,7 +14,7 @@ from loadslice.serve.engines import SWITCH_INTERVAL_S
 from loadslice.serve.front import Front
 from loadslice.serve.generation import CUT_OFF_S, Generation, Serving
 from loadslice.serve.limits import Limits
-from loadslice.serve.listener import close_listener, open_listener
+from loadslice.serve.listener import Listener, close_listener, open_listener
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome
@@ -71,7 +71,7 @@ class Server:
         self._retiring: asyncio.Task[None] | None = None
         self._past: Counter[Outcome] = Counter()
         self._http: HttpServer | None = None
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._hurry = asyncio.Event()
         self._switch_interval_s = sys.getswitchinterval()
 
@@ -226,7 +226,7 @@ class Server:
             await self._generation.shell.idle()
 
     async def _listen(self) -> None:
-        self._http = HttpServer(self._front.handle, self._limits)
+        self._http = HttpServer(self._front, self._limits)
         self._listener = await open_listener(self._http, self._host, self._port)
         self._port = self._listener.sockets[0].getsockname()[1]
 
