@@ -206,7 +206,8 @@ class CheckItem(msgspec.Struct, frozen=True, kw_only=True):
     """One step of the cheapest way to validate the plan."""
 
     step: str
-    state: Literal["done", "open", "not needed"]
+    state: Literal["done", "open", "failed", "not needed"]
+    """failed: it was tried, and the answer speaks against that way."""
     evidence: str
 
 
@@ -218,6 +219,28 @@ class Valley(msgspec.Struct, frozen=True, kw_only=True):
     utilisation: float | None
     spare_per_s: float | None
     """Requests of the same mix that would fit below the utilisation cap."""
+
+
+class ValleyFill(msgspec.Struct, frozen=True, kw_only=True):
+    """How much offline work fits into the valleys of a mean day, and what that saves against machines of its own."""
+
+    fleet: str
+    engine_hours_per_day: dict[str, float]
+    """Free below the cap, by kind."""
+    requests_per_day: float | None
+    """Of the same mix as the trace."""
+    fits: bool | None
+    """The budget's offline work, within its window; ``None``: there is none, or it is unknown."""
+    fits_in_window: float | None
+    """Of its requests."""
+    years: int
+    separate: str | None
+    """Machines that it would need of its own."""
+    separate_total: float | None
+    power_total: float | None
+    """What the filled valleys draw more over the years."""
+    saved: float | None
+    evidence: str
 
 
 class Swing(msgspec.Struct, frozen=True, kw_only=True):
@@ -314,6 +337,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     compared_with: list[Compared]
     confidence: Confidence | None
     valleys: list[Valley]
+    valley_fill: ValleyFill | None = None
     checklist: list[CheckItem]
     warnings: list[str]
     pipelines: list[str] = []
