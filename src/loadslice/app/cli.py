@@ -27,6 +27,8 @@ COMMANDS = {
     "token": "Make, list and revoke the tokens of a server.",
     "replay": "Drive recorded traffic at a server.",
     "batch": "Submit a file of inputs as work that may wait.",
+    "evaluate": "Does a placement help here, is it still right, and is it worth it?",
+    "env": "Record the environment, and check that it is still the same.",
     "study": "The whole journey on one folder, ending in a report.",
     "trace": "Import, describe, sample and synthesise request traces.",
 }
