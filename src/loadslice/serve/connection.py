@@ -8,7 +8,7 @@ counted. A client that leaves takes its request with it.
 import asyncio
 import logging
 from email.utils import formatdate
-from typing import Protocol
+from typing import Protocol, cast
 
 import httptools
 
@@ -140,11 +140,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection, or tell the client that there are too many."""
-        assert isinstance(transport, asyncio.Transport)
         server, limits = self._server, self._server.limits
         count = len(server.connections)
         self.is_reserved = count >= limits.connections_max and not server.close_idle()
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)
         if self.is_reserved and count >= limits.connections_max + limits.connections_reserved:
             refusal = RefusalError(503, "too many connections", retry_after_ns=1_000_000_000, close=True)
             transport.write(render(refuse(refusal), server.date(), CLOSE))

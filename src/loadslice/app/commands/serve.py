@@ -15,6 +15,7 @@ import click
 from loadslice.app import twins
 from loadslice.app.output import Finite, emit, say
 from loadslice.serve.limits import MEBIBYTE, Limits
+from loadslice.serve.loop import new_loop
 from loadslice.serve.server import Server
 from loadslice.spec import latency, pipeline
 from loadslice.spec.errors import InputError
@@ -74,7 +75,8 @@ def command(
         limits=Limits(body_bytes_max=max_body_mb * MEBIBYTE),
         drain_s=drain_s,
     )
-    asyncio.run(_serve(server, served, ready_file, as_json=as_json))
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_serve(server, served, ready_file, as_json=as_json))
 
 
 def _clear(ready_file: Path) -> None:
