@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from loadslice.spec.budget import Budget
+from loadslice.spec.device import Kind
 from loadslice.spec.inspection import DeviceFit, Inspection
 from loadslice.spec.portrait import LatencyClass, Portrait
 
@@ -74,7 +75,7 @@ def gather(
     rate_per_s: float | None = None,
     rows: float | None = None,
     utilisation: float | None = None,
-    box_w: Mapping[str, float] | None = None,
+    box_w: Mapping[Kind, float] | None = None,
 ) -> Facts:
     """Facts from files.
 
@@ -88,7 +89,7 @@ def gather(
         utilisation: Of the engine that serves today, where a simulation or a profile says so.
         box_w: Kind (cpu, gpu) -> watts at full load of the smallest box that carries one.
     """
-    watts = box_w or {}
+    watts: Mapping[Kind, float] = box_w or {}
     return Facts(
         budget=budget,
         parameters=_parameters(budget, inspections),

@@ -6,7 +6,7 @@ differ, the plan says so; it never keeps the quieter of the two.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from loadslice.plan.decision.facts import Facts
@@ -36,6 +36,8 @@ class Settled:
     codes: tuple[str, ...]
     passed_over: dict[str, str]
     """Cheaper fleets that keep the promise and why they are not recommended."""
+    ruled_out: dict[str, str] = field(default_factory=dict)
+    """Every fleet that keeps the promise and is out all the same."""
 
 
 def total_cost(years: int) -> Cost:
@@ -77,7 +79,7 @@ def settle(decision: Decision, facts: Facts, fleets: Sequence[PlannedFleet], cos
     dearer = {name: why for name, why in passed_over.items() if _cheaper(name, best, kept, cost)}
     winner, step = _compare(best, decision, dearer, cost, kept)
     sentence, codes = _sentence(best, decision, facts, eligible, cost)
-    return Settled(best.name, sentence, winner, (step,), codes, dearer)
+    return Settled(best.name, sentence, winner, (step,), codes, dearer, passed_over)
 
 
 def _order(fleet: PlannedFleet, cost: Cost) -> tuple[float, int, str]:
