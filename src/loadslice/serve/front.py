@@ -293,7 +293,7 @@ class Front:
         work, bucket = self.admit(service, decoded)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         identity = envelope.id or (decoded.id[: self._limits.text_max] if decoded.id else None)
-        request = _enter(envelope, identity, work, bucket, received_ns, partial(_resolve, done))
+        request = enter(envelope, identity, work, bucket, received_ns, partial(_resolve, done))
         service.shell.submit(request)
         try:
             await done
@@ -324,7 +324,7 @@ class Front:
     ) -> None:
         inference = _Inference(self, service, connection, reply_id, wanted)
         connection.job = inference
-        inference.request = _enter(envelope, identity, work, bucket, connection.received_ns, inference.ended)
+        inference.request = enter(envelope, identity, work, bucket, connection.received_ns, inference.ended)
         service.shell.submit(inference.request)
 
     async def degrade(self, inference: "_Inference") -> None:
@@ -460,7 +460,7 @@ class _Inference:
         connection.send(parts, size, close=connection.is_last)
 
 
-def _enter(
+def enter(
     envelope: Envelope,
     identity: str | None,
     work: Work,
@@ -468,6 +468,7 @@ def _enter(
     received_ns: int,
     done: Callable[[Request], None],
 ) -> Request:
+    """A request as the core takes it; ``done`` is called once, with it, when it has ended."""
     return Request(
         work,
         bucket,
