@@ -387,7 +387,9 @@ class Front:
             raise RefusalError(503, "the server is stopping")
         silent = await service.health.silent_engines()
         if silent:
-            raise RefusalError(503, f"no answer from {', '.join(silent)}", retry_after_ns=LOADING_HINT_NS)
+            # Whoever probes needs no token, so with tokens in use they are not told which engines there are.
+            text = f"no answer from {', '.join(silent)}" if self.access.is_open else "not ready"
+            raise RefusalError(503, text, retry_after_ns=LOADING_HINT_NS)
         return json_reply({"name": self._name, "ready": True})
 
     async def _model(self, _call: Call) -> Reply:

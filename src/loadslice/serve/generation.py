@@ -19,6 +19,7 @@ from loadslice.serve.clock import Clock
 from loadslice.serve.datatypes import name_of
 from loadslice.serve.degraded import DegradedReplies, load_degraded
 from loadslice.serve.engines import JOIN_TIMEOUT_S, Engines
+from loadslice.serve.faults import Switches, with_switches
 from loadslice.serve.front import Service
 from loadslice.serve.health import Health
 from loadslice.serve.limits import Limits
@@ -44,6 +45,9 @@ CUT_OFF_S = 2.0
 """After the drain: how long replies to what was cut off may take, and how long a hung worker is waited for."""
 
 
+Probation = Callable[[list[LoadedStage]], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Serving:
     """What a generation is to serve."""
@@ -56,7 +60,7 @@ class Serving:
     """Expected service times; without it the core learns them."""
     version: str | None = None
     """Of a repository; ``None``: a pipeline file."""
-    probation: Callable[[list[LoadedStage]], None] | None = None
+    probation: Probation | None = None
     """Called once everything is loaded and warm; raises InputError when its answers are not the recorded ones."""
 
 
@@ -70,6 +74,7 @@ class Generation:
         clock: The server's.
         journal: Folder of its own; ``None``: none is kept.
         observed: Wraps the metrics as the shell's observer, where somebody else looks too.
+        switches: Of faults that a drill may order.
     """
 
     def __init__(
@@ -81,6 +86,7 @@ class Generation:
         *,
         journal: Path | None = None,
         observed: Callable[[Observer], Observer] | None = None,
+        switches: Switches | None = None,
     ) -> None:
         self.number = number
         self.serving = serving
@@ -95,6 +101,7 @@ class Generation:
         self._clock = clock
         self._journal_folder = journal
         self._observed = observed
+        self._switches = switches
         self._stages: list[LoadedStage] = []
         self._outputs: list[dict[str, Any]] = []
         self._degraded: DegradedReplies | None = None
@@ -161,7 +168,8 @@ class Generation:
 
             self._journal = JournalWriter(self._journal_folder, self.pipeline, self.serving.latency)
             self.metrics.journal = self._journal
-        engines = Engines(self.pipeline, self._stages, self._clock, self._on_batch)
+        stages = self._stages if self._switches is None else with_switches(self._stages, self._switches)
+        engines = Engines(self.pipeline, stages, self._clock, self._on_batch)
         observer: Observer = self.metrics if self._observed is None else self._observed(self.metrics)
         self.shell = Shell(
             self.tables,

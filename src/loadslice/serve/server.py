@@ -8,13 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadslice.policy.tables import State, Tables
+from loadslice.serve.access import Access
+from loadslice.serve.administration import Administration, Guard
 from loadslice.serve.clock import Clock
 from loadslice.serve.connection import HttpServer
 from loadslice.serve.engines import SWITCH_INTERVAL_S
+from loadslice.serve.faults import Switches
 from loadslice.serve.front import Front
-from loadslice.serve.generation import CUT_OFF_S, Generation, Serving
+from loadslice.serve.generation import CUT_OFF_S, Generation, Probation, Serving
 from loadslice.serve.limits import Limits
-from loadslice.serve.listener import Listener, close_listener, open_listener
+from loadslice.serve.listener import Listener, open_listener
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome
@@ -25,6 +28,9 @@ log = logging.getLogger(__name__)
 
 LAST_CALL_S = 0.2
 """How long connections that were taken in the last moment may take to bring the request that will be refused."""
+
+ADMIN_HOST = "127.0.0.1"
+"""Where a port of its own for administration listens."""
 
 GENERATION_FOLDER = "generation-{}"
 """Inside ``--journal``: journals of the second and later generations; the first one's stands in the folder itself."""
@@ -43,6 +49,9 @@ class Server:
         limits: What clients may ask.
         drain_s: How long `stop`, and a generation that has been replaced, let requests inside run on.
         source: Gives anew what to serve, from the same file; ``None``: `reload` is refused.
+        guard: Who may reach it, and how; by default whoever reaches its address may infer, and nobody administer it.
+        version: Of a repository; as `Serving`.
+        probation: As `Serving`.
     """
 
     def __init__(
@@ -57,21 +66,32 @@ class Server:
         limits: Limits | None = None,
         drain_s: float = 20.0,
         source: Callable[[], Serving] | None = None,
+        guard: Guard | None = None,
+        version: str | None = None,
+        probation: Probation | None = None,
     ) -> None:
         self.drain_s = drain_s
+        self._guard = guard or Guard(Access(None))
         self._host = host
         self._port = port
         self._journal_folder = journal
         self._limits = limits or Limits()
         self._clock = Clock(dilation(pipeline))
-        self._front = Front(pipeline.pipeline, self._limits, self._clock)
-        self._generation = self._next(1, Serving(pipeline, folder, latency))
+        self._front = Front(pipeline.pipeline, self._limits, self._clock, self._guard.access)
+        self._switches = Switches(list(pipeline.engines)) if self._guard.drills else None
+        self._administration = Administration(self, self._guard, self._switches)
+        self._admin_front = self._front
+        if self._guard.admin_port is not None:
+            self._admin_front = Front(pipeline.pipeline, self._limits, self._clock, self._guard.access)
+            self._admin_front.routes = {}
+        self._administration.route(self._admin_front)
+        self._generation = self._next(1, Serving(pipeline, folder, latency, version, probation))
         self._source = source
         self._replacing = asyncio.Lock()
         self._retiring: asyncio.Task[None] | None = None
         self._past: Counter[Outcome] = Counter()
-        self._http: HttpServer | None = None
-        self._listener: Listener | None = None
+        self._ports: list[tuple[HttpServer, Listener]] = []
+        self._admin_port = self._guard.admin_port
         self._hurry = asyncio.Event()
         self._switch_interval_s = sys.getswitchinterval()
 
@@ -79,7 +99,21 @@ class Server:
     def url(self) -> str:
         """Where clients reach it."""
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._port}"
+        return f"{self._scheme}://{host}:{self._port}"
+
+    @property
+    def admin_url(self) -> str:
+        """Where its operator reaches it."""
+        return self.url if self._admin_port is None else f"{self._scheme}://{ADMIN_HOST}:{self._admin_port}"
+
+    @property
+    def _scheme(self) -> str:
+        return "http" if self._guard.tls is None else "https"
+
+    @property
+    def is_retiring(self) -> bool:
+        """Whether a generation that has been replaced is still there."""
+        return self._retiring is not None and not self._retiring.done()
 
     @property
     def generation(self) -> Generation:
@@ -122,6 +156,20 @@ class Server:
             await self._close_front()
             generation.unload()
             raise
+
+    async def refresh(self) -> dict[str, str | None]:
+        """Read everything again: tokens, certificates, and what is served.
+
+        Returns:
+            Of each, why it stays as it was; ``None``: it is in force.
+        """
+        report = self._guard.reload()
+        try:
+            await self.reload()
+            report["what is served"] = None
+        except InputError as error:
+            report["what is served"] = str(error)
+        return report
 
     async def reload(self) -> Generation:
         """Read the source again and serve what it says now; what is inside ends as it began.
@@ -173,6 +221,8 @@ class Server:
                 f"pipeline: '{serving.pipeline.pipeline}' is another name than '{name}', which clients call; "
                 "start another server for it."
             )
+        if self._switches is not None and list(serving.pipeline.engines) != list(self._generation.pipeline.engines):
+            raise InputError("engines: a server with --drills keeps its engines; restart it for others.")
         if dilation(serving.pipeline) != dilation(self._generation.pipeline):
             raise InputError("engines: emulated time runs at another pace; restart the server for that.")
 
@@ -180,7 +230,7 @@ class Server:
         folder = self._journal_folder
         if folder is not None and number > 1:
             folder = folder / GENERATION_FOLDER.format(number)
-        return Generation(number, serving, self._limits, self._clock, journal=folder)
+        return Generation(number, serving, self._limits, self._clock, journal=folder, switches=self._switches)
 
     async def _retire(self, old: Generation) -> None:
         """End a generation that takes nothing more."""
@@ -226,13 +276,25 @@ class Server:
             await self._generation.shell.idle()
 
     async def _listen(self) -> None:
-        self._http = HttpServer(self._front, self._limits)
-        self._listener = await open_listener(self._http, self._host, self._port)
-        self._port = self._listener.sockets[0].getsockname()[1]
+        self._port = await self._open(self._front, self._host, self._port)
+        if self._admin_port is not None:
+            try:
+                self._admin_port = await self._open(self._admin_front, ADMIN_HOST, self._admin_port)
+            except BaseException:
+                await self._close_front()
+                raise
+
+    async def _open(self, front: Front, host: str, port: int) -> int:
+        """Open a port; returns its number."""
+        http = HttpServer(front, self._limits)
+        tls = None if self._guard.tls is None else self._guard.tls.context
+        listener = await open_listener(http, host, port, tls)
+        self._ports.append((http, listener))
+        return int(listener.sockets[0].getsockname()[1])
 
     async def _close_front(self) -> None:
-        if self._http is not None:
-            if self._listener is not None:
-                await close_listener(self._listener, self._http, LAST_CALL_S)
+        for http, listener in self._ports:
+            await listener.close(LAST_CALL_S)
             # Idle connections close now; handlers that still write get this long.
-            await self._http.shutdown(CUT_OFF_S)
+            await http.shutdown(CUT_OFF_S)
+        self._ports = []
