@@ -25,7 +25,6 @@ from loadslice.serve.tls import Tls, TlsFiles
 from loadslice.spec.access import Token, Tokens, make
 from loadslice.spec.access import write as write_tokens
 from loadslice.spec.errors import InputError
-from loadslice.spec.pipeline import Retry
 
 pytestmark = pytest.mark.live
 
