@@ -15,6 +15,7 @@ from loadslice.sim import energy, figures, simulate
 from loadslice.sim import record as r
 from loadslice.sim.record import Traffic
 from loadslice.spec.budget import Slo
+from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.simulation import LatencyMs
 
@@ -91,12 +92,23 @@ class Judge:
         spent = 0
         if screen and self._stretch is not None:
             part = prepared._replace(traffic=self._stretch)
-            verdict = self._summed(simulate.run(part, seed=self.seed), counts, boxes, policy, whole=False)
+            verdict = self.summed(simulate.run(part, seed=self.seed), counts, boxes, policy, whole=False)
             spent = verdict.requests
             if not verdict.holds:
                 return verdict
-        verdict = self._summed(simulate.run(prepared, seed=self.seed), counts, boxes, policy, whole=True)
+        verdict = self.summed(simulate.run(prepared, seed=self.seed), counts, boxes, policy, whole=True)
         return _with_requests(verdict, spent + verdict.requests)
+
+    def at_speed(self, speed: float) -> "Judge":
+        """The same judge of the same requests, so many times as fast."""
+        arrival_ns = np.round(self.traffic.arrival_ns / speed).astype(np.int64)
+        traffic = self.traffic._replace(arrival_ns=arrival_ns)
+        return Judge(self.problem, self.design, traffic, self.slo, self.policies, self.seed)
+
+    def with_latency(self, latency: LatencyTable) -> "Judge":
+        """The same judge over other times."""
+        design = replace(self.design, latency=latency)
+        return Judge(self.problem, design, self.traffic, self.slo, self.policies, self.seed)
 
     def prepared(self, counts: Int64s, boxes: Int64s, policy: Policy) -> simulate.Prepared | None:
         """A fleet, ready to be simulated."""
@@ -105,7 +117,10 @@ class Judge:
             return None
         return simulate.prepare_again(self.traffic, pipeline, table_of(self.design, counts, boxes, pipeline))
 
-    def _summed(self, finished: simulate.Run, counts: Int64s, boxes: Int64s, policy: Policy, *, whole: bool) -> Verdict:
+    def summed(
+        self, finished: simulate.Run, counts: Int64s, boxes: Int64s, policy: Policy, *, whole: bool = True
+    ) -> Verdict:
+        """A run as a verdict."""
         record = finished.record
         outcomes = np.bincount(record.outcome, minlength=len(Outcome))
         degraded = int(np.count_nonzero(record.reason == Reason.DEGRADED))

@@ -195,7 +195,8 @@ class _Program:
         if math.isfinite(self._demands.below):
             used = np.flatnonzero(self.cost)
             if len(used):
-                self._bound(used, self.cost[used], self._demands.below)
+                # As a share of it, for the solver's tolerance is absolute.
+                self._bound(used, self.cost[used] / self._demands.below, 1.0)
 
     def _cut(self, shares: int) -> None:
         types = len(self._problem.engines)

@@ -20,7 +20,7 @@ WEAKEST: tuple[Basis, ...] = ("emulated", "modelled", "measured")
 UNKNOWN = LatencyMs(p50=None, p95=None, p99=None, mean=None)
 
 
-def lacking(name: str, reason: str, budget: Budget) -> PlannedFleet:
+def lacking(name: str, reason: str) -> PlannedFleet:
     """A reference plan that cannot be built."""
     limit = Limit(name="devices", limit=None, value=None, met=False, evidence=reason)
     return _empty(name, [limit])
@@ -114,7 +114,7 @@ def planned(name: str, label: str, fleet: Fleet, setting: Setting, design: Desig
         engines=engines,
         boxes=_boxes(setting, boxes),
         meets_slo=None if verdict is None else verdict.holds,
-        limits=_limits(verdict, fleet, boxes, lowered, budget, watts_known=watts_known, unpriced=unpriced),
+        limits=_limits(verdict, fleet, boxes, lowered, budget, unpriced=unpriced),
         judged="not judged" if verdict is None else "simulated",
         latency_ms=UNKNOWN if verdict is None else verdict.latency_ms,
         throughput_per_s=None if verdict is None else verdict.throughput_per_s,
@@ -186,7 +186,6 @@ def _limits(
     lowered: Lowered,
     budget: Budget,
     *,
-    watts_known: bool,
     unpriced: list[str],
 ) -> list[Limit]:
     found: list[Limit] = []

@@ -92,11 +92,18 @@ def _hybrid(problem: Problem, design: Design, model: tuple[int, ...]) -> Referen
     return Reference("hybrid", problem, design, demands, lacks)
 
 
-def search(reference: Reference, seeker: Seeker, tell: Callable[[str], None]) -> Search:
-    """The cheapest fleet of a reference plan; of several pairs of kinds, the cheapest."""
+def search(reference: Reference, seeker: Seeker, tell: Callable[[str], None], priced: Problem | None = None) -> Search:
+    """The cheapest fleet of a reference plan; of several pairs of kinds, the cheapest.
+
+    Args:
+        reference: What may be used.
+        seeker: Of its problem.
+        tell: Progress in words.
+        priced: The problem with other prices, to seek the least of something else.
+    """
     best: Search | None = None
     for demands in reference.demands:
-        found = seeker.cheapest(demands)
+        found = seeker.cheapest(demands, priced)
         best = found if best is None else _better(best, found)
     assert best is not None
     tell(f"{reference.name}: {_said(best, seeker)}")

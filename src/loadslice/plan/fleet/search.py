@@ -20,7 +20,7 @@ from loadslice.plan.fleet.problem import Float64s, Int64s, Mix, Problem, fixed_p
 
 CAPS = (0.8, 0.65, 0.5, 0.35, 0.22, 0.12, 0.06)
 """Utilisation that is planned for while looking for a first fleet that holds."""
-COST_STEP = 1e-6
+COST_STEP = 1e-5
 """Cheaper by less than this share is not cheaper."""
 
 Judging = Callable[[Int64s, Int64s], Verdict | None]
@@ -249,7 +249,7 @@ class Seeker:
         counts = answer.counts.copy()
         most = problem.count_max if demands.count_max is None else np.minimum(problem.count_max, demands.count_max)
         flow_cost = answer.cost_per_hour - fixed_per_hour(problem, answer.counts, answer.boxes)
-        useful = np.isfinite(problem.work_s).any(axis=(0, 1))
+        useful = np.any(np.isfinite(problem.work_s), axis=(0, 1))
         for k in np.argsort(problem.per_hour):
             if not useful[k]:
                 continue
