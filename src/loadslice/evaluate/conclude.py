@@ -188,8 +188,8 @@ def _limits_of(seen: Seen) -> list[str]:
         limits.append(f"{seen.name}: the knee was not predicted, {seen.ramp.unpredicted}.")
     if abs(seen.clock_jump_s) > CLOCK_JUMP_S:
         limits.append(
-            f"{seen.name}: the wall clock jumped by {seen.clock_jump_s:+.1f} s meanwhile; all times here are of a steady "
-            "clock and do not contain it."
+            f"{seen.name}: the wall clock jumped by {seen.clock_jump_s:+.1f} s meanwhile; all times here are of a "
+            "steady clock and do not contain it."
         )
     return limits
 
