@@ -119,7 +119,7 @@ def test_a_canary_may_be_a_function_and_readiness_passes_through_both_versions(p
         async with serving(msgspec.structs.replace(text, stages=stages), folder) as (server, client):
             async with client.get("/v2/health/ready") as reply:
                 assert reply.status == 200
-            server._stages[1].versions[c.CANARY].runners[1].session.close()
+            server.generation._stages[1].versions[c.CANARY].runners[1].session.close()
             await asyncio.wait((asyncio.get_running_loop().create_future(),), timeout=1.1)
             async with client.get("/v2/health/ready") as reply:
                 assert (reply.status, (await reply.json())["error"]) == (503, "no answer from ort")
@@ -185,7 +185,7 @@ def test_an_engine_that_does_not_hold_its_models_loads_and_drops_them_by_turns(
 
     async def run() -> None:
         async with serving(served, folder, journal=tmp_path / "kept") as (server, client):
-            runners = [stage.stable.runners[0] for stage in server._stages]
+            runners = [stage.stable.runners[0] for stage in server.generation._stages]
             assert [runner.is_open for runner in runners] == [True, False], "the first that fits"
             for number in range(1, 6):
                 assert (await ask(client, "tiny", [number, 0, 0, 0]))[2] == [[-2 * number, 0, 0, 0]]

@@ -59,7 +59,7 @@ def test_a_stage_that_hangs_on_one_engine_loses_nothing_and_the_engine_comes_bac
 def test_a_runtime_that_has_failed_is_left_alone_until_it_is_well(pipeline, folder, serving, infer, until) -> None:
     async def run() -> None:
         async with serving(pipeline("runtimes"), folder, limits=Limits(probe_interval_s=0.05)) as (server, client):
-            runner = server._stages[0].stable.runners[A]
+            runner = server.generation._stages[0].stable.runners[A]
             assert (await infer(client, "runtimes"))[1]["x-loadslice-engine"] == "a"
             runner.session.close()
             status, headers = await infer(client, "runtimes")
@@ -88,13 +88,13 @@ def test_one_slot_that_hangs_leaves_the_engine_its_others_and_both_take_it_down(
             hung = [asyncio.ensure_future(infer(client, "gated")) for _ in range(requests)]
             assert {status for status, _ in await asyncio.gather(*hung)} == {504}
             if up:
-                await until(lambda: server._engines.answer(1) is True)
+                await until(lambda: server.generation.engines.answer(1) is True)
                 assert is_up(server, 0)
             else:
                 await until(lambda: not is_up(server, 0))
                 assert (await infer(client, "gated"))[0] == 502
             gate("open")
-            await until(lambda: is_up(server, 0) and not server._watch._asked_ns)
+            await until(lambda: is_up(server, 0) and not server.generation._watch._asked_ns)
             assert (await infer(client, "gated"))[0] == 200
 
     asyncio.run(run())
@@ -109,7 +109,7 @@ def test_a_stage_without_a_timeout_states_no_time_that_it_could_have_hung_past(
             late = await infer(client, "gated", {"x-loadslice-deadline-ms": "200"})
             assert late[0] == 504
             assert is_up(server, 0)
-            assert not server._watch._asked_ns
+            assert not server.generation._watch._asked_ns
             gate("open")
             assert (await infer(client, "gated"))[0] == 200
 
@@ -122,8 +122,8 @@ def test_a_request_that_an_engine_fails_on_does_not_take_the_engine_down(pipelin
             body = {"inputs": [{"name": "i", "datatype": "INT64", "shape": [1], "data": [99]}]}
             async with client.post("/v2/models/lookup/infer", json=body) as reply:
                 assert reply.status == 502
-            assert server._engines.suspects or server._watch._asked_ns
-            await until(lambda: not server._engines.suspects and not server._watch._asked_ns)
+            assert server.generation.engines.suspects or server.generation._watch._asked_ns
+            await until(lambda: not server.generation.engines.suspects and not server.generation._watch._asked_ns)
             assert is_up(server, 0)
 
     asyncio.run(run())

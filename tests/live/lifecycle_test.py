@@ -364,9 +364,9 @@ def test_a_client_that_does_not_read_its_reply_is_cut_off_and_nobody_calls_it_a_
                 await loop.sock_connect(deaf, (host, int(port)))
                 await loop.sock_sendall(deaf, head.encode() + document + bytes(16 * rows))
                 await until(lambda: server.outcomes[Outcome.COMPLETED] == 1)
-                assert server._front._bodies.held_bytes > 16 * rows, "body and reply are held"
+                assert server._front.bodies.held_bytes > 16 * rows, "body and reply are held"
                 await until(lambda: not server._http.connections)
-            assert server._front._bodies.held_bytes == 0
+            assert server._front.bodies.held_bytes == 0
             assert (await infer(client, "tiny"))[0] == 200
 
     asyncio.run(run())

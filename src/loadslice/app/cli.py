@@ -23,7 +23,13 @@ COMMANDS = {
     "simulate": "How would this fleet have served the recorded traffic?",
     "check": "Does a journal keep the policy's promises?",
     "serve": "Run a pipeline.",
+    "model": "Keep versions of models, switch between them, go back.",
+    "token": "Make, list and revoke the tokens of a server.",
     "replay": "Drive recorded traffic at a server.",
+    "batch": "Submit a file of inputs as work that may wait.",
+    "evaluate": "Does a placement help here, is it still right, and is it worth it?",
+    "drill": "Break it on purpose: does the pipeline keep its promises?",
+    "env": "Record the environment, and check that it is still the same.",
     "study": "The whole journey on one folder, ending in a report.",
     "trace": "Import, describe, sample and synthesise request traces.",
 }
@@ -64,6 +70,13 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(run(arguments))
 
 
+def _in_one_line(error: click.ClickException) -> str:
+    """What is wrong with the command line, and where to look; click says it over several lines."""
+    text = " ".join(error.format_message().split()).removesuffix(".")
+    context = getattr(error, "ctx", None)
+    return f"{text}. See `{context.command_path if context else 'loadslice'} --help`."
+
+
 def run(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
@@ -72,8 +85,11 @@ def run(arguments: list[str] | None = None) -> int:
     except InputError as error:
         click.echo(f"loadslice: {error}", err=True)
         return 2
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return 2
+    except click.ClickException as error:
+        click.echo(f"loadslice: {_in_one_line(error)}", err=True)
         return 2
     except (KeyboardInterrupt, click.Abort):
         click.echo("loadslice: interrupted", err=True)

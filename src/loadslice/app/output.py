@@ -21,6 +21,10 @@ class Finite(click.FloatRange):
 
     name = "number"
 
+    def _describe_range(self) -> str:
+        """What `--help` says of it; where there are no bounds, nothing."""
+        return "" if self.min is None and self.max is None else super()._describe_range()
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Parse and check."""
         number = float(super().convert(value, param, ctx))

@@ -28,6 +28,8 @@ from loadslice.spec.twin import twins
 from loadslice.workload import importing
 from loadslice.workload import portrait as portraits
 
+REPORTS = ("report.html", "report.json")
+
 DILATED_REPLAYS = 4
 """How many times as long as any other a dilated plan may be replayed; its stretch of the trace is shorter instead."""
 
@@ -48,6 +50,8 @@ def study(folder: Folder, out: Path, options: Options) -> Report:
         KeyboardInterrupt: Interrupted; servers are stopped, what was measured is kept.
     """
     write_bytes(out / "command.txt", f"{options.command}\n".encode())  # shows at once whether out can be written
+    for name in REPORTS:
+        (out / name).unlink(missing_ok=True)  # of an earlier run; it would stand beside files it does not tell of
     trace = importing.load(folder.trace)
     main = folder.plans[0]
     assert main.pipeline.inputs is not None

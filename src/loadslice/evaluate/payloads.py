@@ -31,6 +31,8 @@ class Inputs:
     score: Scorer | None = None
     source: Path | None = field(default=None)
     """The module's file."""
+    every_time: bool = False
+    """The one sample is sent for every row, whatever the trace calls its input."""
 
     @property
     def are_tensors(self) -> bool:
@@ -81,7 +83,7 @@ def from_body(path: Path, content_type: str) -> Inputs:
         InputError: Unreadable or too large.
     """
     sample = Sample(path.name, content_type, read_bytes(path, max_bytes=BODY_BYTES_MAX))
-    return Inputs({sample.name: sample}, source=path)
+    return Inputs({sample.name: sample}, source=path, every_time=True)
 
 
 DRAWN = (
@@ -109,7 +111,7 @@ def name_inputs(frame: pl.DataFrame, inputs: Inputs, place: str) -> pl.DataFrame
     Raises:
         InputError: The trace names inputs that are not there, or not in every row.
     """
-    if "input" in frame.columns:
+    if "input" in frame.columns and not inputs.every_time:
         missing = frame["input"].null_count()
         unknown = frame.filter(~pl.col("input").is_in(list(inputs.samples)))["input"].drop_nulls()
         if missing:
@@ -203,7 +205,7 @@ def last_due_s(frame: pl.DataFrame) -> float:
 
 def shots(stretch: pl.DataFrame, inputs: Inputs) -> list[Shot]:
     """One request per row of a stretch that `name_inputs` and `cut` made."""
-    encoded = {name: _encode(inputs.samples[name]) for name in stretch["input"].unique()}
+    encoded = {name: encode(inputs.samples[name]) for name in stretch["input"].unique()}
     found = []
     for row in stretch.iter_rows(named=True):
         body, fixed = encoded[row["input"]]
@@ -220,7 +222,7 @@ def shots(stretch: pl.DataFrame, inputs: Inputs) -> list[Shot]:
     return found
 
 
-def _encode(sample: Sample) -> tuple[bytes, dict[str, str]]:
+def encode(sample: Sample) -> tuple[bytes, dict[str, str]]:
     """A sample's body and the headers that go with it every time."""
     named = {"x-loadslice-input": _header_value(sample.name)}
     if sample.tensors is None:

@@ -54,6 +54,11 @@ def target(url: str, *, allow_remote: bool) -> Target:
         port = parts.port
     except ValueError as error:
         raise InputError(f"URL '{url}': {error}. Give one like http://127.0.0.1:8000.") from error
+    if parts.username is not None or parts.password is not None:
+        # Said without the URL: it would stand in terminals, logs and results from here on.
+        raise InputError(
+            "URL: holds a user or a password, which every result and message would show. Give it without them."
+        )
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(f"URL '{url}': not like http://127.0.0.1:8000.")
     if not allow_remote and not _is_loopback(parts.hostname, port or 80):

@@ -42,7 +42,7 @@ def fit(
         nodes: For the time estimate, node by node.
         kv_bytes_per_token: Of a decoder, at ``precision``.
     """
-    at, peak = _peak(device, precision)
+    at, peak = precision_on(device, precision)
     scale = WIDTH_BITS[at] / WIDTH_BITS[precision] if at is not None and precision is not None else 1.0
     bandwidth = device.bandwidth_bytes_per_s
     ridge = attainable = time_ms = fused_ms = None
@@ -80,7 +80,7 @@ def node_times(device: Device, precision: str | None, nodes: Iterable[NodeCost])
         precision: What the model computes in.
         nodes: In any order; the result has it too.
     """
-    at, peak = _peak(device, precision)
+    at, peak = precision_on(device, precision)
     scale = WIDTH_BITS[at] / WIDTH_BITS[precision] if at is not None and precision is not None else 1.0
     bandwidth = device.bandwidth_bytes_per_s
     found = []
@@ -108,7 +108,11 @@ def _bound(ridge: float | None, flops: int | None, moved: int | None, scale: flo
     return "compute" if flops / (moved * scale) >= ridge else "memory"
 
 
-def _peak(device: Device, precision: str | None) -> tuple[PeakPrecision | None, Peak | None]:
+def precision_on(device: Device, precision: str | None) -> tuple[PeakPrecision | None, Peak | None]:
+    """The precision that a model would run at on a device, and its peak there.
+
+    The model's own where the device states a peak for it, else the highest it states; ``None``: it states none.
+    """
     for candidate in HIGHEST_FIRST:
         if candidate == precision and candidate in device.peak_ops_per_s:
             return candidate, device.peak_ops_per_s[candidate]

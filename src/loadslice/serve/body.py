@@ -1,97 +1,130 @@
-"""Reading a request's body without ever holding more of it than is allowed."""
+"""How much of all bodies and replies is held at once, and which bodies are taken at all."""
 
-import asyncio
+import numpy as np
 
-from aiohttp import hdrs, web
-from aiohttp.http import HttpVersion11
-
+from loadslice.serve.head import Head
 from loadslice.serve.limits import Limits
 from loadslice.serve.refusals import HINT_FLOOR_NS, RefusalError
 
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-class BodyReader:
-    """Reads bodies for one server and counts the bytes that all of them hold."""
+
+class Bodies:
+    """Counts, for one server, the bytes that bodies and replies hold."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self.limits = limits
         self.held_bytes = 0
 
-    async def read(self, request: web.BaseRequest) -> bytes:
-        """Read a whole body. The caller gives it back with `release` when the request has ended.
+    def check(self, head: Head) -> bool:
+        """Refuse a body before any of it is read.
+
+        Returns:
+            Whether the client waits for ``100 Continue``.
 
         Raises:
-            RefusalError: 413 too large, 408 too slow, 400 empty, 415 compressed, 417 another expectation, 501 another
-                transfer coding, 503 no room.
+            RefusalError: 413 too large, 415 compressed, 417 another expectation, 501 another transfer coding, 503 no
+                room.
         """
-        limit = self._limits.body_bytes_max
-        if request.headers.get(hdrs.TRANSFER_ENCODING, "chunked").strip().lower() != "chunked":
+        headers = head.headers
+        limit = self.limits.body_bytes_max
+        if head.is_chunked and headers["transfer-encoding"].strip().lower() != "chunked":
             # RFC 9112, 6.1: what is not understood; the parser has refused what does not end in chunked already.
             raise RefusalError(501, "no transfer coding but chunked is taken", close=True)
-        if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
+        if headers.get("content-encoding", "identity").lower() != "identity":
             # A few kilobytes can unpack to gigabytes; clients that have bandwidth to save can send raw tensors.
             raise RefusalError(415, "compressed bodies are not taken", close=True)
-        length = request.content_length
+        length = head.body_bytes
         if length is not None and length > limit:
             raise RefusalError(413, f"the body has {length} bytes, {limit} is the most taken", close=True)
-        self._check_room(length if length is not None else limit)
-        await _answer_expectation(request)
-        body = request.content.read_nowait()
-        if not request.content.at_eof():
-            body = await self._read_rest(request, body)
-        if len(body) > limit:
-            raise RefusalError(413, f"the body has more than {limit} bytes", close=True)
-        if not body:
-            raise RefusalError(400, "the body is empty")
-        self.held_bytes += len(body)
-        return body
+        self.check_room(length if length is not None else limit if head.is_chunked else 0)
+        expected = headers.get("expect")
+        if expected is None or not head.is_http11:
+            return False
+        if expected.lower() != "100-continue":
+            raise RefusalError(417, "the expectation is not 100-continue", close=True)
+        return True
 
-    def hold(self, reply_bytes: int) -> None:
-        """Count a reply that is being sent. The caller gives it back with `release` when it has gone."""
-        self.held_bytes += reply_bytes
+    def check_room(self, more_bytes: int) -> None:
+        """Refuse what all bodies together have no room for.
 
-    def release(self, held_bytes: int) -> None:
-        """A body, or a reply, is not needed any more."""
-        self.held_bytes -= held_bytes
-
-    def _check_room(self, more_bytes: int) -> None:
-        if self.held_bytes + more_bytes > self._limits.held_bytes_max:
+        Raises:
+            RefusalError: 503.
+        """
+        if self.held_bytes + more_bytes > self.limits.held_bytes_max:
             raise RefusalError(
                 503, "the server holds as many bytes as it may", retry_after_ns=HINT_FLOOR_NS, close=True
             )
 
-    async def _read_rest(self, request: web.BaseRequest, begun: bytes) -> bytes:
-        parts = [begun]
-        size = reserved = len(begun)
-        self.held_bytes += reserved
-        try:
-            async with asyncio.timeout(self._limits.body_timeout_s):
-                while part := await request.content.readany():
-                    size += len(part)
-                    if size > self._limits.body_bytes_max:
-                        raise RefusalError(
-                            413, f"the body has more than {self._limits.body_bytes_max} bytes", close=True
-                        )
-                    # Many bodies that found room when they began can be too much together.
-                    self._check_room(len(part))
-                    self.held_bytes += len(part)
-                    reserved += len(part)
-                    parts.append(part)
-        except TimeoutError as error:
-            raise RefusalError(408, "the body did not arrive in time", close=True) from error
-        except web.RequestPayloadError as error:
-            raise RefusalError(400, "the body is cut off or badly framed", close=True) from error
-        finally:
-            self.held_bytes -= reserved
-        return b"".join(parts)
+
+class Body:
+    """One body that comes in pieces.
+
+    A body whose length is known is received straight into its place: no piece of it is copied.
+
+    Args:
+        bodies: Counts it.
+        length: What ``Content-Length`` says; ``None``: it comes in chunks.
+        json_bytes: How much of it stands before binary tensors; those are placed where runtimes may read them.
+    """
+
+    __slots__ = ("_bodies", "_chunks", "_filled", "_length", "_view", "held_bytes")
+
+    def __init__(self, bodies: Bodies, length: int | None, json_bytes: int) -> None:
+        self._bodies = bodies
+        self._length = length
+        self._filled = 0
+        self.held_bytes = 0
+        """Counted among the held bytes on behalf of this body."""
+        self._chunks = bytearray()
+        self._view = memoryview(b"") if length is None else _placed(length, json_bytes)
+
+    @property
+    def room(self) -> memoryview:
+        """Where the rest of a body of known length belongs."""
+        return self._view[self._filled :]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it is there; a chunked body's end is known to the parser only."""
+        return self._filled == self._length
+
+    def received(self, count: int) -> None:
+        """Count bytes that were put into `room`.
+
+        Raises:
+            RefusalError: 503, many bodies that found room when they began are too much together.
+        """
+        self._hold(count)
+        self._filled += count
+
+    def add(self, part: bytes) -> None:
+        """Take a piece of a chunked body.
+
+        Raises:
+            RefusalError: 413 too large, 503 no room.
+        """
+        if len(self._chunks) + len(part) > self._bodies.limits.body_bytes_max:
+            raise RefusalError(413, f"the body has more than {self._bodies.limits.body_bytes_max} bytes", close=True)
+        self._hold(len(part))
+        self._chunks += part
+
+    def taken(self) -> memoryview:
+        """The whole body."""
+        return memoryview(self._chunks) if self._length is None else self._view
+
+    def _hold(self, count: int) -> None:
+        self._bodies.check_room(count)
+        self._bodies.held_bytes += count
+        self.held_bytes += count
 
 
-async def _answer_expectation(request: web.BaseRequest) -> None:
-    """Tell a client that waits for ``100 Continue`` to go on, now that its head has been found good."""
-    expected = request.headers.get(hdrs.EXPECT)
-    if expected is None or request.version < HttpVersion11:
-        return
-    if expected.lower() != "100-continue":
-        raise RefusalError(417, "the expectation is not 100-continue", close=True)
-    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    # What was written is not part of the reply's own size.
-    request.writer.output_size = 0
+ALIGNMENT = 64
+"""Bytes; enough for every runtime's vectors."""
+
+
+def _placed(length: int, json_bytes: int) -> memoryview:
+    """Untouched memory in which what follows the first ``json_bytes`` is aligned."""
+    memory = np.empty(length + ALIGNMENT, np.uint8)
+    start = -(memory.ctypes.data + json_bytes) % ALIGNMENT
+    return memory[start : start + length].data

@@ -1,40 +1,55 @@
-import asyncio
-
 import pytest
-from aiohttp import StreamReader, web
-from aiohttp.base_protocol import BaseProtocol
-from aiohttp.test_utils import make_mocked_request
 
-from loadslice.serve.body import BodyReader
+from loadslice.serve.body import ALIGNMENT, Bodies, Body
+from loadslice.serve.head import HeadReader
 from loadslice.serve.limits import Limits
 from loadslice.serve.refusals import RefusalError
 
 
-def upload(length: int) -> tuple[StreamReader, web.BaseRequest]:
-    """A request whose head has come and whose body is still to be fed."""
-    loop = asyncio.get_running_loop()
-    protocol = BaseProtocol(loop)
-    protocol.transport = asyncio.Transport()
-    stream = StreamReader(protocol, 1 << 16, loop=loop)
-    return stream, make_mocked_request("POST", "/", {"Content-Length": str(length)}, payload=stream)
-
-
 def test_bodies_that_grow_at_the_same_time_are_bounded_together() -> None:
-    async def run() -> None:
-        bodies = BodyReader(Limits(held_bytes_max=1000))
-        (one, first), (two, second) = upload(600), upload(600)
-        reading = [asyncio.ensure_future(bodies.read(request)) for request in (first, second)]
-        one.feed_data(b"1" * 500)
-        two.feed_data(b"2" * 400)
-        await asyncio.wait(reading, timeout=0)
-        two.feed_data(b"2" * 200)
-        with pytest.raises(RefusalError, match="as many bytes") as refused:
-            await reading[1]
-        assert refused.value.status == 503
-        one.feed_data(b"1" * 100)
-        one.feed_eof()
-        assert len(await reading[0]) == bodies.held_bytes == 600
-        bodies.release(600)
-        assert bodies.held_bytes == 0
+    bodies = Bodies(Limits(held_bytes_max=1000))
+    first, second = Body(bodies, 600, 0), Body(bodies, 600, 0)
+    first.received(500)
+    second.received(400)
+    with pytest.raises(RefusalError, match="as many bytes") as refused:
+        second.received(200)
+    assert refused.value.status == 503
+    first.received(100)
+    assert first.is_whole
+    assert bodies.held_bytes == first.held_bytes + second.held_bytes == 1000
 
-    asyncio.run(run())
+
+def test_a_body_that_comes_in_chunks_is_bounded_by_itself() -> None:
+    body = Body(Bodies(Limits(body_bytes_max=10)), None, 0)
+    body.add(b"12345")
+    body.add(b"67890")
+    with pytest.raises(RefusalError, match="more than 10 bytes") as refused:
+        body.add(b"1")
+    assert refused.value.status == 413
+    assert bytes(body.taken()) == b"1234567890"
+
+
+@pytest.mark.parametrize("json_bytes", [0, 1, 63, 64, 200])
+def test_what_stands_behind_the_json_part_is_aligned(json_bytes) -> None:
+    import numpy as np
+
+    body = Body(Bodies(Limits()), 1000, json_bytes)
+    assert (np.frombuffer(body.room, np.uint8).ctypes.data + json_bytes) % ALIGNMENT == 0
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (b"Content-Length: 11", 413),
+        (b"Content-Length: 5\r\nContent-Encoding: gzip", 415),
+        (b"Content-Length: 5\r\nExpect: a miracle", 417),
+        (b"Transfer-Encoding: gzip, chunked", 501),
+    ],
+)
+def test_bodies_that_are_not_taken_are_refused_by_their_head(headers, status) -> None:
+    limits = Limits(body_bytes_max=10)
+    head = HeadReader(limits).read(b"POST / HTTP/1.1\r\n" + headers + b"\r\n\r\n")
+    with pytest.raises(RefusalError) as refused:
+        Bodies(limits).check(head)
+    assert refused.value.status == status
+    assert refused.value.close

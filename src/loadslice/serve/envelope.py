@@ -45,6 +45,12 @@ class Envelope(NamedTuple):
     tokens: int
     """Prompt tokens; -1: the client did not say."""
 
+    def received_at(self, received_ns: int) -> "Envelope":
+        """The same wishes, read as for a request received at 0, of one received at another time."""
+        if self.deadline_ns == FOREVER:
+            return self
+        return self._replace(deadline_ns=self.deadline_ns + received_ns)
+
 
 class EnvelopeReader:
     """Reads headers for one pipeline."""

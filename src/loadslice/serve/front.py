@@ -1,44 +1,62 @@
 """The HTTP front: routes, and one request's way from the wire to the core and back.
 
-A route is an exact path: a server has one pipeline, so all its paths are known when it starts.
+A route is an exact path: a server has one pipeline, so all its paths are known when it starts. Inference is answered by
+callbacks on the loop's thread, without a task; everything else is a coroutine.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
-from aiohttp import hdrs, web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 import loadslice
 from loadslice.serve import oip, oip_reply
+from loadslice.serve.access import ANYBODY, Access, Caller
 from loadslice.serve.admission import Admission
-from loadslice.serve.body import BodyReader
+from loadslice.serve.answer import Answer
+from loadslice.serve.body import Bodies
 from loadslice.serve.clock import Clock
-from loadslice.serve.connection import SERVER_NAME, is_reserved, refuse
+from loadslice.serve.connection import Connection
 from loadslice.serve.degraded import DegradedReplies
 from loadslice.serve.envelope import Envelope, EnvelopeReader
+from loadslice.serve.head import Head
 from loadslice.serve.health import Health
 from loadslice.serve.limits import Limits
 from loadslice.serve.metrics import Metrics
-from loadslice.serve.refusals import NS_PER_MS, NS_PER_S, RefusalError, of_outcome
-from loadslice.serve.request import VERSIONS, Passage, Request
+from loadslice.serve.oip_plan import JSON_BYTES_MAX, Plans, tensors_of
+from loadslice.serve.refusals import NS_PER_S, RefusalError
+from loadslice.serve.reply import Reply, json_reply, refuse
+from loadslice.serve.request import Request
 from loadslice.serve.shell import Shell
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import Pipeline
-from loadslice.spec.twin import dilation, label, twins
+from loadslice.spec.twin import twins
 from loadslice.spec.work import Work
 
-Route = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+log = logging.getLogger(__name__)
 
-HEADER_LENGTH = "Inference-Header-Content-Length"
+HEADER_LENGTH = "inference-header-content-length"
 LOADING_HINT_NS = NS_PER_S
 RESERVED_PATHS = ("/v2/health/live", "/v2/health/ready", "/metrics")
 """What reserved connections are for."""
 PLATFORM = "loadslice_pipeline"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to a route that is not inference."""
+
+    head: Head
+    body: bytes
+    caller: Caller
+
+
+Route = Callable[[Call], Awaitable[Reply]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,83 +72,300 @@ class Service:
     """Of the last stage, in the protocol's words; empty: known only from a reply."""
     record: Callable[[Request], None]
     """Keeps a request that has been replied to."""
+    pipeline: Pipeline
+    envelopes: EnvelopeReader
+    stage_names: list[str]
+    """Quoted, as headers carry them."""
+    engine_names: list[str]
+    emulated: frozenset[str]
+    """Those of them that are emulated."""
+    plans: Plans
+    answer: Answer
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, limits: Limits, **parts: Any) -> "Service":
+        """What answers for one pipeline.
+
+        Args:
+            pipeline: Checked.
+            limits: What clients may ask.
+            parts: The other fields, down to `record`.
+        """
+        return cls(
+            **parts,
+            pipeline=pipeline,
+            envelopes=EnvelopeReader(pipeline, limits),
+            stage_names=[quote(stage.name) for stage in pipeline.stages],
+            engine_names=[quote(name) for name in pipeline.engines],
+            emulated=frozenset(quote(name) for name in twins(pipeline)),
+            plans=Plans(),
+            answer=Answer(pipeline),
+        )
+
+
+class _Notes:
+    """What the front keeps with a head that may come again."""
+
+    __slots__ = ("caller", "envelope", "reader", "route")
+
+    def __init__(self, route: "Route | None") -> None:
+        self.route = route
+        """``None``: inference."""
+        self.reader: EnvelopeReader | None = None
+        self.caller = ANYBODY
+        self.envelope: Envelope | None = None
+        """As for a request received at 0."""
 
 
 class Front:
     """Handles every request of one server.
 
     Args:
-        pipeline: Checked.
+        name: Of the pipeline.
         limits: What clients may ask.
         clock: The server's.
+        access: Who may ask; by default everybody may infer.
     """
 
-    def __init__(self, pipeline: Pipeline, limits: Limits, clock: Clock) -> None:
+    def __init__(self, name: str, limits: Limits, clock: Clock, access: Access | None = None) -> None:
         self.service: Service | None = None
-        """Absent while models load."""
+        """Absent while models load. Another one may take its place between two turns of the loop: whoever has waited
+        for anything looks anew before it submits."""
         self.active = 0
         """Requests being handled now."""
-        self._pipeline = pipeline
+        self.access = access or Access(None)
+        self.bodies = Bodies(limits)
+        self._name = name
         self._limits = limits
         self._clock = clock
-        self._envelopes = EnvelopeReader(pipeline, limits)
-        self._bodies = BodyReader(limits)
-        self._stage_names = [quote(stage.name) for stage in pipeline.stages]
-        self._engine_names = [quote(name) for name in pipeline.engines]
-        self._twins = frozenset(quote(name) for name in twins(pipeline))
-        self._routes = self._make_routes()
+        self.routes: dict[str, dict[str, Route | None]] = self._make_routes()
+        """By path and method; others may add theirs before the server starts. ``None``: inference."""
+        self._raw_path = f"/v1/pipelines/{name}"
 
-    def _make_routes(self) -> dict[str, dict[str, Route]]:
-        name = self._pipeline.pipeline
-        routes: dict[str, dict[str, Route]] = {
+    def _make_routes(self) -> "dict[str, dict[str, Route | None]]":
+        name = self._name
+        routes: dict[str, dict[str, Route | None]] = {
             "/v2": {"GET": self._server},
             "/v2/health/live": {"GET": self._live},
             "/v2/health/ready": {"GET": self._ready},
             "/v1/pipelines": {"GET": self._pipelines},
-            f"/v1/pipelines/{name}": {"POST": self._raw},
+            f"/v1/pipelines/{name}": {"POST": None},
             "/metrics": {"GET": self._metrics},
         }
         for model in (f"/v2/models/{name}", f"/v2/models/{name}/versions/{oip_reply.VERSION}"):
             routes[model] = {"GET": self._model}
             routes[f"{model}/ready"] = {"GET": self._ready}
-            routes[f"{model}/infer"] = {"POST": self._infer}
+            routes[f"{model}/infer"] = {"POST": None}
         return routes
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request, whatever it is."""
+    # What a connection calls.
+
+    def begin(self, head: Head, connection: Connection) -> bool:
+        """See `Handler.begin`."""
         self.active += 1
-        try:
-            if is_reserved(request):
-                return await self._answer_reserved(request)
-            return await self._route(request)(request)
-        except RefusalError as refusal:
-            if self.service is not None:
-                self.service.metrics.refused_at_front(refusal.status)
-            return refuse(refusal)
-        finally:
+        connection.received_ns = self._clock.now_ns()
+        connection.job = caller = self.access.caller(head.headers, head.path)
+        if connection.is_reserved and head.path not in RESERVED_PATHS:
+            raise RefusalError(503, "too many connections", retry_after_ns=LOADING_HINT_NS, close=True)
+        notes = head.notes
+        if not isinstance(notes, _Notes):
+            notes = head.notes = _Notes(self._route(head))
+        if notes.route is not None:
+            return head.method not in ("GET", "HEAD")
+        service = self._loaded()
+        if notes.reader is not service.envelopes or notes.caller != caller:
+            notes.envelope = service.envelopes.read(caller.headers(head.headers), 0)
+            notes.reader, notes.caller = service.envelopes, caller
+            if head.path == self._raw_path and "content-type" not in head.headers:
+                notes.reader = None
+                raise RefusalError(415, "Content-Type is missing", close=True)
+        return True
+
+    def handle(self, head: Head, body: bytes | memoryview, connection: Connection) -> None:
+        """See `Handler.handle`."""
+        caller = connection.job
+        assert isinstance(caller, Caller)
+        connection.job = None
+        notes = head.notes
+        assert isinstance(notes, _Notes)
+        if notes.route is not None:
+            call = Call(head, bytes(body), caller)
+            connection.job = asyncio.get_running_loop().create_task(self._run_route(notes.route, call, connection))
+            return
+        if len(body) == 0:
+            raise RefusalError(400, "the body is empty")
+        service = self._loaded()
+        if notes.reader is not service.envelopes or notes.envelope is None or notes.caller != caller:
+            # Another generation has begun to serve while the body came.
+            notes.envelope = service.envelopes.read(caller.headers(head.headers), 0)
+            notes.reader, notes.caller = service.envelopes, caller
+        envelope = notes.envelope.received_at(connection.received_ns)
+        if head.path == self._raw_path:
+            work, bucket = service.admission.raw(head.headers["content-type"], bytes(body))
+            self._submit(service, connection, envelope, envelope.id, work, bucket, None, oip.Wanted())
+            return
+        header_length = head.headers.get(HEADER_LENGTH)
+        json_part = plan = None
+        if header_length is not None and header_length.isascii() and header_length.isdigit():
+            json_bytes = int(header_length[:9])
+            if json_bytes <= JSON_BYTES_MAX:
+                json_part = bytes(body[:json_bytes])
+                plan = service.plans.find(json_part)
+            if plan is not None and len(body) == json_bytes + plan.binary_bytes:
+                work = Work(tensors_of(plan, body, json_bytes))
+                self._submit(service, connection, envelope, envelope.id, work, plan.bucket, None, plan.wanted)
+                return
+        decoded = oip.decode(body, header_length, self._limits)
+        work, bucket = self.admit(service, decoded)
+        if json_part is not None and decoded.is_binary:
+            service.plans.keep(json_part, decoded, work.tensors, bucket)
+        identity = envelope.id or (decoded.id[: self._limits.text_max] if decoded.id else None)
+        self._submit(service, connection, envelope, identity, work, bucket, decoded.id, decoded.wanted)
+
+    def refused(self, refusal: RefusalError) -> None:
+        """See `Handler.refused`."""
+        if self.service is not None:
+            self.service.metrics.refused_at_front(refusal.status)
+
+    def sent(self, connection: Connection) -> None:
+        """See `Handler.sent`."""
+        self._leave(connection)
+        job = connection.job
+        if isinstance(job, _Inference):
+            assert job.request.end_ns is not None
+            job.request.reply_ns = self._clock.now_ns() - job.request.end_ns
+            job.service.record(job.request)
+
+    def gone(self, connection: Connection) -> None:
+        """See `Handler.gone`."""
+        self._leave(connection)
+        job, connection.job = connection.job, None
+        if isinstance(job, asyncio.Task):
+            job.cancel()
+        elif isinstance(job, _Inference):
+            job.connection = None
+            if job.request.outcome is Outcome.NONE:
+                job.service.shell.cancel(job.request)
+            else:
+                if job.task is not None:
+                    job.task.cancel()
+                job.service.record(job.request)
+
+    def _leave(self, connection: Connection) -> None:
+        if connection.received_ns:
+            connection.received_ns = 0
             self.active -= 1
 
-    async def _answer_reserved(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer on a connection beyond the limit: whoever looks after this server reaches it when clients do not."""
-        if request.path not in RESERVED_PATHS:
-            raise RefusalError(503, "too many connections", retry_after_ns=LOADING_HINT_NS, close=True)
-        response = await self._route(request)(request)
-        response.force_close()
-        return response
+    # Any transport.
 
-    def _route(self, request: web.BaseRequest) -> Route:
-        methods = self._routes.get(request.path)
+    def admit(self, service: Service, decoded: oip.InferRequest) -> tuple[Work, int]:
+        """Work for the first stage, and its bucket.
+
+        Raises:
+            RefusalError: 400 or 415, for tensors the first stage does not take, or outputs that are none.
+        """
+        work, bucket = service.admission.tensors(decoded)
+        known = [output["name"] for output in service.outputs]
+        if known and decoded.wanted.names is not None:
+            for name in decoded.wanted.names:
+                if name not in known:
+                    raise RefusalError(400, f"outputs: '{name[:64]}' is not an output here ({', '.join(known)})")
+        return work, bucket
+
+    async def infer(self, envelope: Envelope, decoded: oip.InferRequest, received_ns: int) -> Request:
+        """Take one request through the core; for transports that are not HTTP.
+
+        Cancelling this cancels the request. Where the caller has sent its reply, or given up, it calls
+        `Service.record` once.
+
+        Args:
+            envelope: How it wants to be treated.
+            decoded: Its tensors.
+            received_ns: When it had arrived, on the server's clock.
+
+        Returns:
+            The request with its outcome; completed ones have their outputs in ``work``.
+
+        Raises:
+            RefusalError: It never reached the core, or its degraded reply could not be made.
+        """
+        service = self._loaded()
+        work, bucket = self.admit(service, decoded)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        identity = envelope.id or (decoded.id[: self._limits.text_max] if decoded.id else None)
+        request = enter(envelope, identity, work, bucket, received_ns, partial(_resolve, done))
+        service.shell.submit(request)
+        try:
+            await done
+            if request.reason is Reason.DEGRADED:
+                assert request.work is not None
+                request.work = await service.degraded.reply(request.stage, request.work, request.tag)
+        except asyncio.CancelledError:
+            service.shell.cancel(request)
+            service.record(request)
+            raise
+        except RefusalError:
+            service.record(request)
+            raise
+        return request
+
+    # HTTP inference.
+
+    def _submit(
+        self,
+        service: Service,
+        connection: Connection,
+        envelope: Envelope,
+        identity: str | None,
+        work: Work,
+        bucket: int,
+        reply_id: str | None,
+        wanted: oip.Wanted,
+    ) -> None:
+        inference = _Inference(self, service, connection, reply_id, wanted)
+        connection.job = inference
+        inference.request = enter(envelope, identity, work, bucket, connection.received_ns, inference.ended)
+        service.shell.submit(inference.request)
+
+    async def degrade(self, inference: "_Inference") -> None:
+        """Make a stage's degraded reply and send it."""
+        request = inference.request
+        assert request.work is not None
+        try:
+            request.work = await inference.service.degraded.reply(request.stage, request.work, request.tag)
+        except RefusalError as refusal:
+            if inference.connection is not None:
+                inference.connection.reply(refuse(refusal))
+            return
+        inference.answer()
+
+    # Routes that are not inference.
+
+    def _route(self, head: Head) -> "Route | None":
+        methods = self.routes.get(head.path)
         if methods is None:
-            raise RefusalError(404, self._unknown(request.path))
-        method = "GET" if request.method == "HEAD" else request.method
+            raise RefusalError(404, self._unknown(head.path))
+        method = "GET" if head.method == "HEAD" else head.method
         if method not in methods:
             allow = [*methods, "HEAD"] if "GET" in methods else [*methods]
             raise RefusalError(405, f"this path takes {', '.join(methods)}", allow=allow)
         return methods[method]
 
+    async def _run_route(self, route: Route, call: Call, connection: Connection) -> None:
+        try:
+            reply = await route(call)
+        except RefusalError as refusal:
+            self.refused(refusal)
+            reply = refuse(refusal)
+        except Exception:
+            log.exception("the front failed on a request")
+            reply = refuse(RefusalError(500, "internal server error", close=True))
+        connection.job = None
+        connection.reply(reply)
+
     def _unknown(self, path: str) -> str:
         if path.startswith(("/v2/models/", "/v1/pipelines/")):
-            return f"no such model or version here; there is '{self._pipeline.pipeline}'"
+            return f"no such model or version here; there is '{self._name}'"
         return "no such path"
 
     def _loaded(self) -> Service:
@@ -138,28 +373,30 @@ class Front:
             raise RefusalError(503, "models are being loaded", retry_after_ns=LOADING_HINT_NS)
         return self.service
 
-    async def _server(self, _request: web.BaseRequest) -> web.StreamResponse:
-        return _json(
+    async def _server(self, _call: Call) -> Reply:
+        return json_reply(
             {"name": "loadslice", "version": loadslice.__version__, "extensions": ["binary_tensor_data", "metrics"]}
         )
 
-    async def _live(self, _request: web.BaseRequest) -> web.StreamResponse:
-        return _json({"live": True})
+    async def _live(self, _call: Call) -> Reply:
+        return json_reply({"live": True})
 
-    async def _ready(self, _request: web.BaseRequest) -> web.StreamResponse:
+    async def _ready(self, _call: Call) -> Reply:
         service = self._loaded()
         if service.shell.draining:
             raise RefusalError(503, "the server is stopping")
         silent = await service.health.silent_engines()
         if silent:
-            raise RefusalError(503, f"no answer from {', '.join(silent)}", retry_after_ns=LOADING_HINT_NS)
-        return _json({"name": self._pipeline.pipeline, "ready": True})
+            # Whoever probes needs no token, so with tokens in use they are not told which engines there are.
+            text = f"no answer from {', '.join(silent)}" if self.access.is_open else "not ready"
+            raise RefusalError(503, text, retry_after_ns=LOADING_HINT_NS)
+        return json_reply({"name": self._name, "ready": True})
 
-    async def _model(self, _request: web.BaseRequest) -> web.StreamResponse:
+    async def _model(self, _call: Call) -> Reply:
         service = self._loaded()
-        return _json(
+        return json_reply(
             {
-                "name": self._pipeline.pipeline,
+                "name": self._name,
                 "versions": [oip_reply.VERSION],
                 "platform": PLATFORM,
                 "inputs": service.admission.metadata(),
@@ -167,153 +404,93 @@ class Front:
             }
         )
 
-    async def _pipelines(self, _request: web.BaseRequest) -> web.StreamResponse:
-        stages = [{"name": stage.name, "engines": stage.engine_names} for stage in self._pipeline.stages]
-        return _json({"pipelines": [{"name": self._pipeline.pipeline, "stages": stages}]})
+    async def _pipelines(self, _call: Call) -> Reply:
+        served = self._loaded().pipeline
+        stages = [{"name": stage.name, "engines": stage.engine_names} for stage in served.stages]
+        return json_reply({"pipelines": [{"name": self._name, "stages": stages}]})
 
-    async def _metrics(self, _request: web.BaseRequest) -> web.StreamResponse:
-        body = self._loaded().metrics.exposition()
-        return web.Response(body=body, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST, hdrs.SERVER: SERVER_NAME})
+    async def _metrics(self, _call: Call) -> Reply:
+        return Reply(200, self._loaded().metrics.exposition(), CONTENT_TYPE_LATEST)
 
-    async def _raw(self, request: web.BaseRequest) -> web.StreamResponse:
-        received_ns = self._clock.now_ns()
-        service = self._loaded()
-        envelope = self._envelopes.read(request.headers, received_ns)
-        content_type = request.headers.get(hdrs.CONTENT_TYPE)
-        if content_type is None:
-            raise RefusalError(415, "Content-Type is missing", close=True)
-        body = await self._bodies.read(request)
-        body_bytes = len(body)
-        try:
-            work, bucket = service.admission.raw(content_type, body)
-            del body  # from here on only the work holds it
-            inside = _enter(envelope, envelope.id, work, bucket, received_ns)
-            return await self._run(request, service, inside, None, oip.Wanted())
-        finally:
-            self._bodies.release(body_bytes)
 
-    async def _infer(self, request: web.BaseRequest) -> web.StreamResponse:
-        received_ns = self._clock.now_ns()
-        service = self._loaded()
-        envelope = self._envelopes.read(request.headers, received_ns)
-        body = await self._bodies.read(request)
-        body_bytes = len(body)
-        try:
-            decoded = oip.decode(body, request.headers.get(HEADER_LENGTH), self._limits)
-            del body
-            work, bucket = service.admission.tensors(decoded)
-            self._check_wanted(service, decoded.wanted)
-            identity = envelope.id or (decoded.id[: self._limits.text_max] if decoded.id else None)
-            inside = _enter(envelope, identity, work, bucket, received_ns)
-            return await self._run(request, service, inside, decoded.id, decoded.wanted)
-        finally:
-            self._bodies.release(body_bytes)
+class _Inference:
+    """One inference request of one connection, from the core's door to its reply."""
 
-    def _check_wanted(self, service: Service, wanted: oip.Wanted) -> None:
-        known = [output["name"] for output in service.outputs]
-        if known and wanted.names is not None:
-            for name in wanted.names:
-                if name not in known:
-                    raise RefusalError(400, f"outputs: '{name[:64]}' is not an output here ({', '.join(known)})")
+    __slots__ = ("_front", "connection", "reply_id", "request", "service", "task", "wanted")
 
-    async def _run(
-        self, request: web.BaseRequest, service: Service, inside: Request, reply_id: str | None, wanted: oip.Wanted
-    ) -> web.StreamResponse:
-        """Take a request through the core and reply. Exactly one outcome is recorded, whoever leaves first."""
-        service.shell.submit(inside)
-        try:
-            if inside.outcome is Outcome.NONE:
-                await inside.done
-            response = await self._answer(service, inside, reply_id, wanted)
-            await self._send(request, response)
-            assert inside.end_ns is not None
-            inside.reply_ns = self._clock.now_ns() - inside.end_ns
-        except asyncio.CancelledError:
-            service.shell.cancel(inside)
-            raise
-        finally:
-            service.record(inside)
-        return response
+    request: Request
 
-    async def _send(self, request: web.BaseRequest, response: web.Response) -> None:
-        assert isinstance(response.body, bytes)
-        reply_bytes = len(response.body)
-        self._bodies.hold(reply_bytes)
-        try:
-            await response.prepare(request)
-            await response.write_eof()
-        finally:
-            self._bodies.release(reply_bytes)
+    def __init__(
+        self, front: Front, service: Service, connection: Connection, reply_id: str | None, wanted: oip.Wanted
+    ) -> None:
+        self._front = front
+        self.service = service
+        self.connection: Connection | None = connection
+        """``None``: the client has gone."""
+        self.reply_id = reply_id
+        self.wanted = wanted
+        self.task: asyncio.Task[None] | None = None
 
-    async def _answer(
-        self, service: Service, inside: Request, reply_id: str | None, wanted: oip.Wanted
-    ) -> web.Response:
-        if inside.reason is Reason.DEGRADED:
-            assert inside.work is not None
+    def ended(self, request: Request) -> None:
+        """The core has come to an outcome."""
+        if self.connection is None:
+            self.service.record(request)
+        elif request.reason is Reason.DEGRADED:
+            self.task = asyncio.get_running_loop().create_task(self._front.degrade(self))
+        else:
             try:
-                inside.work = await service.degraded.reply(inside.stage, inside.work, inside.tag)
-            except RefusalError as refusal:
-                return refuse(refusal)
-        return self._reply(inside, reply_id, wanted)
+                self.answer()
+            except Exception:
+                # One reply of many that are made in a row: the others must not suffer from a defect of ours.
+                log.exception("the front failed on a reply")
+                self.connection.abort()
 
-    def _reply(self, inside: Request, reply_id: str | None, wanted: oip.Wanted) -> web.Response:
-        if inside.outcome is not Outcome.COMPLETED:
-            return refuse(of_outcome(inside.outcome, inside.reason, inside.hint_ns, inside.fault))
-        assert inside.work is not None
+    def answer(self) -> None:
+        """Reply."""
+        connection = self.connection
+        if connection is None:
+            return
+        answer = self.service.answer
         try:
-            reply = oip_reply.encode(self._pipeline.pipeline, reply_id, inside.work.tensors, wanted)
+            if self.request.outcome is not Outcome.COMPLETED:
+                connection.reply(answer.refusal(self.request))
+                return
+            parts, size = answer.parts(self.request, self.reply_id, self.wanted, connection)
         except RefusalError as refusal:
-            return refuse(refusal)
-        headers = {
-            hdrs.CONTENT_TYPE: reply.content_type,
-            hdrs.SERVER: SERVER_NAME,
-            "x-loadslice-engine": ", ".join([self._engine_names[passage.engine] for passage in inside.passages]),
-            "x-loadslice-timing": ", ".join([self._timing(passage) for passage in inside.passages]),
-        }
-        if any(self._engine_names[passage.engine] in self._twins for passage in inside.passages):
-            headers["x-loadslice-basis"] = label(dilation(self._pipeline))
-        if inside.reason is Reason.DEGRADED:
-            headers["x-loadslice-degraded"] = self._stage_names[inside.stage]
-        if inside.version is not None:
-            headers["x-loadslice-version"] = VERSIONS[inside.version]
-        if reply.header_length is not None:
-            headers[HEADER_LENGTH] = str(reply.header_length)
-        return web.Response(body=reply.body, headers=headers)
-
-    def _timing(self, passage: Passage) -> str:
-        """One stage as ``name;queue=1.234;copy=0.056;compute=7.890``, milliseconds."""
-        name = self._stage_names[passage.stage]
-        if passage.started_ns is None or passage.copy_ns is None or passage.compute_ns is None:
-            return f"{name};moved"
-        queue_ms = (passage.started_ns - passage.enqueued_ns) / NS_PER_MS
-        return (
-            f"{name};queue={queue_ms:.3f};copy={passage.copy_ns / NS_PER_MS:.3f}"
-            f";compute={passage.compute_ns / NS_PER_MS:.3f}"
-        )
+            connection.reply(refuse(refusal))
+            return
+        connection.send(parts, size, close=connection.is_last)
 
 
-def _enter(envelope: Envelope, identity: str | None, work: Work, bucket: int, received_ns: int) -> Request:
+def enter(
+    envelope: Envelope,
+    identity: str | None,
+    work: Work,
+    bucket: int,
+    received_ns: int,
+    done: Callable[[Request], None],
+) -> Request:
+    """A request as the core takes it; ``done`` is called once, with it, when it has ended."""
     return Request(
-        work=work,
-        bucket=bucket,
-        priority=envelope.priority,
-        deadline_ns=envelope.deadline_ns,
-        source=envelope.source,
-        source_index=envelope.source_index,
-        precision=envelope.precision,
-        attempt=envelope.attempt,
-        tenant=envelope.tenant,
-        tenant_index=envelope.tenant_index,
-        key=envelope.key,
-        tokens=envelope.tokens,
-        id=identity,
-        input=envelope.input,
-        received_ns=received_ns,
-        done=asyncio.get_running_loop().create_future(),
+        work,
+        bucket,
+        envelope.priority,
+        envelope.deadline_ns,
+        envelope.source,
+        envelope.source_index,
+        envelope.precision,
+        identity,
+        envelope.input,
+        received_ns,
+        done,
+        envelope.attempt,
+        envelope.tenant,
+        envelope.tenant_index,
+        envelope.key,
+        envelope.tokens,
     )
 
 
-def _json(document: Any) -> web.Response:
-    return web.Response(
-        body=msgspec.json.encode(document), content_type="application/json", headers={hdrs.SERVER: SERVER_NAME}
-    )
+def _resolve(done: "asyncio.Future[None]", _request: Request) -> None:
+    if not done.done():
+        done.set_result(None)

@@ -1,4 +1,3 @@
-import asyncio
 from array import array
 from pathlib import Path
 
@@ -27,15 +26,8 @@ def pipeline() -> Pipeline:
     return check(msgspec.yaml.decode(PIPELINE, type=Pipeline), "p")
 
 
-@pytest.fixture
-def done():
-    loop = asyncio.new_event_loop()
-    yield loop.create_future()
-    loop.close()
-
-
-def ended(tag: int, done: asyncio.Future) -> Request:
-    request = Request(None, 0, 1, 2**62, None, -1, 0, "id", "img-1", 10, done, tag=tag, arrival_ns=20)
+def ended(tag: int) -> Request:
+    request = Request(None, 0, 1, 2**62, None, -1, 0, "id", "img-1", 10, [].append, tag=tag, arrival_ns=20)
     request.outcome, request.reason, request.end_ns = Outcome.EXPIRED, Reason.DEADLINE, 90
     request.passages = [Passage(0, 0, Reason.PREFERRED, 1, 4, 20)]
     return request
@@ -45,10 +37,10 @@ def close(writer: JournalWriter, events: array, count: int) -> None:
     writer.close(events, outcomes={Outcome.EXPIRED: count}, span_ns=100, effects_sha256="0" * 64)
 
 
-def test_parts_are_joined_in_order_and_then_gone(tmp_path: Path, pipeline, done) -> None:
+def test_parts_are_joined_in_order_and_then_gone(tmp_path: Path, pipeline) -> None:
     writer = JournalWriter(tmp_path, pipeline, None)
     for tag in range(3):
-        writer.add(ended(tag, done))
+        writer.add(ended(tag))
         writer.flush(array("q", [0, tag] + [0] * (EVENT_COLUMNS - 2)))
     close(writer, array("q"), 3)
     kept = journal.load(tmp_path)
@@ -89,20 +81,20 @@ def test_the_pipeline_in_the_head_reads_back_as_it_was(tmp_path: Path, pipeline)
     assert check(msgspec.yaml.decode(text, type=Pipeline), "journal") == pipeline
 
 
-def test_a_disk_that_fails_is_said_when_closing_and_the_journal_is_not_clean(tmp_path: Path, pipeline, done) -> None:
+def test_a_disk_that_fails_is_said_when_closing_and_the_journal_is_not_clean(tmp_path: Path, pipeline) -> None:
     writer = JournalWriter(tmp_path, pipeline, None)
     (tmp_path / "parts").rmdir()
     (tmp_path / "parts").write_text("in the way")
-    writer.add(ended(0, done))
+    writer.add(ended(0))
     with pytest.raises(InputError, match="cannot be written"):
         close(writer, array("q"), 1)
     assert b'"clean": false' in (tmp_path / "journal.json").read_bytes()
 
 
-def test_a_row_that_no_file_takes_is_said_once_and_the_journal_is_not_clean(tmp_path, pipeline, done, caplog) -> None:
+def test_a_row_that_no_file_takes_is_said_once_and_the_journal_is_not_clean(tmp_path, pipeline, caplog) -> None:
     writer = JournalWriter(tmp_path, pipeline, None)
     for tag in range(2):
-        request = ended(tag, done)
+        request = ended(tag)
         request.id = "\udcff"
         writer.add(request)
         writer.flush(array("q"))
@@ -113,17 +105,17 @@ def test_a_row_that_no_file_takes_is_said_once_and_the_journal_is_not_clean(tmp_
     assert b'"clean": false' in (tmp_path / "journal.json").read_bytes()
 
 
-def test_a_journal_that_lacks_a_request_is_not_clean(tmp_path: Path, pipeline, done) -> None:
+def test_a_journal_that_lacks_a_request_is_not_clean(tmp_path: Path, pipeline) -> None:
     writer = JournalWriter(tmp_path, pipeline, None)
-    writer.add(ended(0, done))
+    writer.add(ended(0))
     with pytest.raises(InputError, match="2 requests ended, 1 were kept"):
         close(writer, array("q"), 2)
     assert b'"clean": false' in (tmp_path / "journal.json").read_bytes()
 
 
-def test_parts_that_have_vanished_are_missed(tmp_path: Path, pipeline, done) -> None:
+def test_parts_that_have_vanished_are_missed(tmp_path: Path, pipeline) -> None:
     writer = JournalWriter(tmp_path, pipeline, None)
-    writer.add(ended(0, done))
+    writer.add(ended(0))
     writer.flush(array("q"))
     writer._queue.put(None)
     writer._thread.join()
@@ -134,9 +126,9 @@ def test_parts_that_have_vanished_are_missed(tmp_path: Path, pipeline, done) -> 
     assert b'"clean": false' in (tmp_path / "journal.json").read_bytes()
 
 
-def test_a_journal_from_before_tenants_and_versions_were_kept_has_none_of_either(tmp_path, pipeline, done) -> None:
+def test_a_journal_from_before_tenants_and_versions_were_kept_has_none_of_either(tmp_path, pipeline) -> None:
     writer = JournalWriter(tmp_path, pipeline, None)
-    writer.add(ended(0, done))
+    writer.add(ended(0))
     close(writer, array("q"), 1)
     path = tmp_path / "requests.parquet"
     pl.read_parquet(path).drop(journal.LATER_COLUMNS).write_parquet(path)
@@ -145,10 +137,10 @@ def test_a_journal_from_before_tenants_and_versions_were_kept_has_none_of_either
     assert kept.requests.row(0, named=True)["tenant"] is None
 
 
-def test_whose_a_request_was_and_which_version_served_it_is_kept(tmp_path, pipeline, done) -> None:
+def test_whose_a_request_was_and_which_version_served_it_is_kept(tmp_path, pipeline) -> None:
     writer = JournalWriter(tmp_path, pipeline, None)
     for tag, version in enumerate((None, 0, 1)):
-        request = ended(tag, done)
+        request = ended(tag)
         request.tenant, request.version = "gold", version
         writer.add(request)
     close(writer, array("q"), 3)
@@ -157,10 +149,10 @@ def test_whose_a_request_was_and_which_version_served_it_is_kept(tmp_path, pipel
     assert kept["tenant"].to_list() == ["gold"] * 3
 
 
-def test_what_a_killed_run_has_written_can_be_read(tmp_path: Path, pipeline, done) -> None:
+def test_what_a_killed_run_has_written_can_be_read(tmp_path: Path, pipeline) -> None:
     writer = JournalWriter(tmp_path, pipeline, None)
     for tag in range(2):
-        writer.add(ended(tag, done))
+        writer.add(ended(tag))
         writer.flush(array("q", [0, tag] + [0] * (EVENT_COLUMNS - 2)))
     writer._queue.put(None)
     writer._thread.join()

@@ -38,6 +38,10 @@ class Limits:
     """Tensor elements given as JSON; each costs about 60 bytes while it is decoded."""
     text_elements_max: int = 100_000
     """Elements of one BYTES tensor, in either form; each becomes a Python object, one by one, on the loop's thread."""
+    head_bytes_max: int = 32 << 10
+    """Of a request's head, all its headers together."""
+    headers_max: int = 128
+    """Headers of one request."""
     rank_max: int = 16
     inputs_max: int = 256
     text_max: int = 256

@@ -116,12 +116,12 @@ class Metrics(Collector):
         self._downs = [0] * len(self._engines)
         self._degraded_stages = [number for number, stage in enumerate(pipeline.stages) if stage.degraded is not None]
         self._degraded_replies = [0] * len(self._stages)
-        self._tenants: Counter[tuple[int, Outcome]] = Counter()
-        self._versions: Counter[tuple[int, Outcome]] = Counter()
+        self._tenants = [[0] * len(Outcome) for _ in self._decisions.tenants]
+        self._versions = [[0] * len(Outcome) for _ in VERSIONS]
         self._version_request = (Histogram(), Histogram())
         self._request = Histogram()
         self._failed_batches = [0] * len(self._engines)
-        self._ended: Counter[tuple[Outcome, Reason]] = Counter()
+        self._ended = [[0] * len(Reason) for _ in Outcome]
         self._refused: Counter[int] = Counter()
         self._seen: list[tuple[int, list[int]]] = [(0, [0] * len(self._engines))]
         self._registry = CollectorRegistry()
@@ -153,10 +153,11 @@ class Metrics(Collector):
 
     def request_ended(self, request: Request) -> None:
         """Count an outcome, and how long it took to come to it."""
-        self._ended[request.outcome, request.reason] += 1
-        self._tenants[request.tenant_index, request.outcome] += 1
+        outcome = request.outcome
+        self._ended[outcome][request.reason] += 1
+        self._tenants[request.tenant_index][outcome] += 1
         if request.version is not None:
-            self._versions[request.version, request.outcome] += 1
+            self._versions[request.version][outcome] += 1
         if request.reason is Reason.DEGRADED:
             self._degraded_replies[request.stage] += 1
         elif request.outcome is Outcome.COMPLETED:
@@ -187,8 +188,10 @@ class Metrics(Collector):
         outcomes = CounterMetricFamily(
             "loadslice_requests", "Requests that ended, by outcome.", labels=["pipeline", "outcome", "reason"]
         )
-        for (outcome, reason), count in sorted(self._ended.items()):
-            outcomes.add_metric([self._pipeline, outcome.name.lower(), reason.name.lower()], count)
+        for outcome, reasons in zip(Outcome, self._ended, strict=True):
+            for reason, count in zip(Reason, reasons, strict=True):
+                if count:
+                    outcomes.add_metric([self._pipeline, outcome.name.lower(), reason.name.lower()], count)
         yield outcomes
         refused = CounterMetricFamily(
             "loadslice_front_refusals", "Requests refused before the core.", labels=["pipeline", "status"]
@@ -236,8 +239,10 @@ class Metrics(Collector):
             "loadslice_tenant_requests", "Requests that ended, by tenant.", labels=["tenant", "outcome"]
         )
         if len(self._decisions.tenants) > 1:
-            for (tenant, outcome), count in sorted(self._tenants.items()):
-                tenants.add_metric([self._decisions.tenants[tenant], outcome.name.lower()], count)
+            for tenant, counts in zip(self._decisions.tenants, self._tenants, strict=True):
+                for outcome, count in zip(Outcome, counts, strict=True):
+                    if count:
+                        tenants.add_metric([tenant, outcome.name.lower()], count)
         yield tenants
         versions = CounterMetricFamily(
             "loadslice_version_requests", "Requests that ended, by version.", labels=["version", "outcome"]
@@ -246,8 +251,10 @@ class Metrics(Collector):
             "loadslice_version_request_seconds", "As loadslice_request_seconds, by version.", labels=["version"]
         )
         if self._has_canary:
-            for (version, outcome), count in sorted(self._versions.items()):
-                versions.add_metric([VERSIONS[version], outcome.name.lower()], count)
+            for version, counts in zip(VERSIONS, self._versions, strict=True):
+                for outcome, count in zip(Outcome, counts, strict=True):
+                    if count:
+                        versions.add_metric([version, outcome.name.lower()], count)
             for name, histogram in zip(VERSIONS, self._version_request, strict=True):
                 seconds.add_metric([name], histogram.cumulative(), histogram.sum_s)
         yield versions

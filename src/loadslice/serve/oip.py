@@ -72,6 +72,8 @@ class InferRequest:
     wanted: Wanted
     content_types: dict[str, str] = field(default_factory=dict)
     """Input name -> what its BYTES are, where the client said so (parameter ``content_type``)."""
+    is_binary: bool = False
+    """Whether every tensor came behind the JSON part."""
 
 
 _document = msgspec.json.Decoder(_Document)
@@ -79,7 +81,7 @@ _NESTED = re.compile(rb"\s*\[\s*\[")
 _ELEMENT: dict[str, Any] = {"b": bool, "i": int, "u": int, "f": float, "O": str}
 
 
-def decode(body: bytes, header_length: str | None, limits: Limits) -> InferRequest:
+def decode(body: bytes | memoryview, header_length: str | None, limits: Limits) -> InferRequest:
     """Decode one request body.
 
     Args:
@@ -96,6 +98,7 @@ def decode(body: bytes, header_length: str | None, limits: Limits) -> InferReque
         raise RefusalError(400, f"inputs: {len(document.inputs)} tensors, it must be 1 to {limits.inputs_max}")
     tensors: dict[str, Tensor] = {}
     offset = json_bytes
+    is_binary = True
     for index, tensor in enumerate(document.inputs):
         place = f"inputs[{index}] '{tensor.name[:64]}'"
         if len(tensor.name) > limits.text_max:
@@ -105,6 +108,7 @@ def decode(body: bytes, header_length: str | None, limits: Limits) -> InferReque
         count = _element_count(tensor, place, limits)
         size = _binary_size(tensor, place)
         if size is None:
+            is_binary = False
             tensors[tensor.name] = _from_json(tensor, count, place, limits)
         else:
             if size > len(body) - offset:
@@ -120,7 +124,7 @@ def decode(body: bytes, header_length: str | None, limits: Limits) -> InferReque
         for tensor in document.inputs
         if isinstance(value := tensor.parameters.get("content_type"), str)
     }
-    return InferRequest(document.id, tensors, _wanted(document), content_types)
+    return InferRequest(document.id, tensors, _wanted(document), content_types, is_binary)
 
 
 def _header_length(text: str, body_bytes: int) -> int:
@@ -224,7 +228,7 @@ def _element_decoder(kind: str, depth: int) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(nested)
 
 
-def _from_binary(tensor: _Input, count: int, body: bytes, offset: int, size: int, place: str) -> Tensor:
+def _from_binary(tensor: _Input, count: int, body: bytes | memoryview, offset: int, size: int, place: str) -> Tensor:
     if tensor.datatype == BYTES:
         return _strings(count, memoryview(body)[offset : offset + size], place).reshape(tensor.shape)
     dtype = NUMPY[tensor.datatype]

@@ -31,47 +31,106 @@ class Reply(NamedTuple):
 
 _encoder = msgspec.json.Encoder()
 
+SMALL_BYTES = 1 << 14
+"""A tensor up to this size is copied into its reply; a larger one is sent from where it is."""
 
-def encode(model: str, request_id: str | None, tensors: Mapping[str, Tensor], wanted: Wanted) -> Reply:
-    """Encode the outputs of one request.
+TEMPLATES_MAX = 512
+"""JSON parts remembered; when there are more, all are forgotten."""
+
+
+class Outputs:
+    """Writes outputs of one pipeline.
+
+    The JSON part before binary tensors says names, types and shapes only. It is kept by those.
 
     Args:
         model: Name of the pipeline.
-        request_id: As the client gave it.
-        tensors: Outputs of the last stage.
-        wanted: Which of them, and in which form.
-
-    Raises:
-        RefusalError: 400 for an output that does not exist, 500 for one that has no form on the wire.
     """
-    names = list(tensors) if wanted.names is None else list(wanted.names)
-    outputs: list[dict[str, Any]] = []
-    parts: list[bytes | memoryview] = []
-    for name in names:
-        if name not in tensors:
-            raise RefusalError(400, f"outputs: '{name[:64]}' is not an output of '{model}' ({', '.join(tensors)})")
-        tensor = tensors[name]
-        datatype = name_of(tensor.dtype)
-        if datatype is None:
-            raise RefusalError(500, f"output '{name}' is of a type that the protocol does not have")
-        output: dict[str, Any] = {"name": name, "datatype": datatype, "shape": tensor.shape}
-        if wanted.is_binary(name):
-            part = (
-                _packed_strings(tensor) if datatype == BYTES else little_endian(tensor).reshape(-1).view(np.uint8).data
-            )
-            output["parameters"] = {"binary_data_size": len(part)}
-            parts.append(part)
-        else:
-            output["data"] = _json_data(name, tensor, datatype)
-        outputs.append(output)
-    document: dict[str, Any] = {"model_name": model, "model_version": VERSION}
-    if request_id is not None:
-        document["id"] = request_id
-    document["outputs"] = outputs
-    head = _encoder.encode(document)
-    if not parts:
-        return Reply(head, None)
-    return Reply(b"".join((head, *parts)), len(head))
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._templates: dict[tuple[Any, ...], tuple[bytes, bytes]] = {}
+
+    def encode(
+        self, request_id: str | None, tensors: Mapping[str, Tensor], wanted: Wanted
+    ) -> tuple[bytes, list[bytes | memoryview], int]:
+        """Encode the outputs of one request.
+
+        Args:
+            request_id: As the client gave it.
+            tensors: Outputs of the last stage.
+            wanted: Which of them, and in which form.
+
+        Returns:
+            The JSON part; binary tensors behind it, large ones as views; their bytes together.
+
+        Raises:
+            RefusalError: 400 for an output that does not exist, 500 for one that has no form on the wire.
+        """
+        if wanted.names is not None or not wanted.binary:
+            return self._encode(request_id, tensors, wanted)
+        key: tuple[Any, ...] = tuple([(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()])
+        template = self._templates.get(key)
+        if template is None:
+            head, parts, size = self._encode(None, tensors, wanted)
+            if all(tensor.dtype.kind in "biuf" and tensor.dtype.isnative for tensor in tensors.values()):
+                if len(self._templates) >= TEMPLATES_MAX:
+                    self._templates.clear()
+                start, mark, rest = head.partition(b',"outputs":')
+                self._templates[key] = start, mark + rest
+            if request_id is None:
+                return head, parts, size
+            return self._encode(request_id, tensors, wanted)
+        parts = []
+        size = 0
+        for tensor in tensors.values():
+            size += tensor.nbytes
+            if tensor.nbytes <= SMALL_BYTES:
+                parts.append(tensor.tobytes())
+            else:
+                parts.append(little_endian(tensor).reshape(-1).view(np.uint8).data)
+        start, rest = template
+        if request_id is None:
+            return start + rest, parts, size
+        return b'%b,"id":%b%b' % (start, _encoder.encode(request_id), rest), parts, size
+
+    def _encode(
+        self, request_id: str | None, tensors: Mapping[str, Tensor], wanted: Wanted
+    ) -> tuple[bytes, list[bytes | memoryview], int]:
+        names = list(tensors) if wanted.names is None else list(wanted.names)
+        outputs: list[dict[str, Any]] = []
+        parts: list[bytes | memoryview] = []
+        for name in names:
+            if name not in tensors:
+                known = ", ".join(tensors)
+                raise RefusalError(400, f"outputs: '{name[:64]}' is not an output of '{self._model}' ({known})")
+            tensor = tensors[name]
+            datatype = name_of(tensor.dtype)
+            if datatype is None:
+                raise RefusalError(500, f"output '{name}' is of a type that the protocol does not have")
+            output: dict[str, Any] = {"name": name, "datatype": datatype, "shape": tensor.shape}
+            if wanted.is_binary(name):
+                part = (
+                    _packed_strings(tensor)
+                    if datatype == BYTES
+                    else little_endian(tensor).reshape(-1).view(np.uint8).data
+                )
+                output["parameters"] = {"binary_data_size": len(part)}
+                parts.append(part)
+            else:
+                output["data"] = _json_data(name, tensor, datatype)
+            outputs.append(output)
+        document: dict[str, Any] = {"model_name": self._model, "model_version": VERSION}
+        if request_id is not None:
+            document["id"] = request_id
+        document["outputs"] = outputs
+        return _encoder.encode(document), parts, sum(len(part) for part in parts)
+
+
+def encode(model: str, request_id: str | None, tensors: Mapping[str, Tensor], wanted: Wanted) -> Reply:
+    """Encode the outputs of one request as one body; see `Outputs.encode`."""
+    head, parts, _ = Outputs(model).encode(request_id, tensors, wanted)
+    return Reply(b"".join((head, *parts)), len(head)) if parts else Reply(head, None)
 
 
 def check_outputs(tensors: Mapping[str, Tensor]) -> None:

@@ -1,6 +1,6 @@
 """What the live shell keeps about a request, its passage through each stage, and a batch on its way to a worker."""
 
-import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from loadslice.policy.versions import NO_KEY
@@ -42,8 +42,8 @@ class Request:
     id: str | None
     input: str | None
     received_ns: int
-    done: asyncio.Future[None]
-    """Resolved when the outcome is known; cancelled when the client has gone."""
+    done: "Callable[[Request], object]"
+    """Called once, on the loop's thread, when the outcome is known."""
     attempt: int = 1
     tenant: str | None = None
     tenant_index: int = 0
@@ -65,6 +65,8 @@ class Request:
     end_ns: int | None = None
     reply_ns: int | None = None
     passages: list[Passage] = field(default_factory=list)
+    crashes: int = 0
+    """Engine processes that ended while they ran this request."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,8 +92,12 @@ class Batch:
     """Time spent loading the model, which is in neither of the others."""
     copy_ns: int = 0
     compute_ns: int = 0
+    held: bool = False
+    """Its engine's process is waited for when it ends, rather than the requests tried elsewhere."""
     failed: bool = False
     """The engine failed; there are no results."""
+    lost: bool = False
+    """It failed because the engine's process has ended."""
     results: list[Work | StageError] = field(default_factory=list)
     """One per request: what goes on, or why this one failed."""
     next_buckets: list[int] = field(default_factory=list)

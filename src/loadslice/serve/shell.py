@@ -1,8 +1,12 @@
 """The single owner of the policy core's state: feeds it facts, carries out what it says.
 
 Rules of this file: everything runs on the event loop's thread; nothing awaits between a call into the core and the end
-of its effects; the clock is read once per event; every call is logged before its effects are carried out, so that the
-log replays (`policy.events.decide`) to the same decisions.
+of its effects; the clock is read once per event; every event is fed to the core through its log
+(`policy.events.decide`) and logged before its effects are carried out, so that the log replays to the same decisions.
+
+Calling the compiled core costs five microseconds, of which deciding is a tenth. Arrivals of one turn of the loop are
+therefore collected and decided in one call, each with its own time, before the loop waits for anything else; whatever
+else happens decides at once, and what has arrived before it with it.
 """
 
 import asyncio
@@ -15,9 +19,8 @@ from typing import Protocol
 import numpy as np
 
 from loadslice.policy import columns as c
-from loadslice.policy import desk, events
+from loadslice.policy import events
 from loadslice.policy.tables import State, Tables, fresh
-from loadslice.policy.versions import NO_KEY
 from loadslice.serve.clock import Clock
 from loadslice.serve.request import Batch, Passage, Request
 from loadslice.serve.residents import resident_stages
@@ -25,6 +28,10 @@ from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.work import StageError, Work
 
 log = logging.getLogger(__name__)
+
+
+EVENTS_MAX = 32
+"""Events decided in one call; beyond that, a call costs no less per event."""
 
 
 class Observer(Protocol):
@@ -82,46 +89,64 @@ class Shell:
         self._inside: dict[int, Request] = {}
         self._running: set[Batch] = set()
         self._next_tag = 0
+        self._turn: list[array[int]] = []
+        """Logs of events that have not been decided yet, each of at most `EVENTS_MAX` events."""
+        # A version is read from its request's row, which the next event may give to another request.
+        self._events_max = 1 if self._has_canary else EVENTS_MAX
+        self._turn_events = self._events_max
+        """Events in the last of them."""
+        self._is_deciding = False
+        self._is_scheduled = False
         self._results = np.zeros((state.members.shape[1], 2), np.int64)
+        # Room for the most that so many events can say; pages that nothing is written to take no memory.
+        self._effects = np.empty((EVENTS_MAX * len(state.effects), c.EFFECT_COLUMNS + 1), np.int64)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = c.FOREVER
         self._idle: asyncio.Future[None] | None = None
 
     def submit(self, request: Request) -> None:
-        """A request has arrived. Its outcome may be known when this returns; ``request.done`` is resolved then."""
+        """A request has arrived; it is decided about with all others of this turn of the loop.
+
+        Raises:
+            OverflowError: One of its numbers is none that the core holds; nothing has changed.
+        """
         assert request.work is not None
         now_ns = self._clock.now_ns()
+        row = array("q")
+        row.fromlist(
+            [
+                events.ARRIVAL,
+                now_ns,
+                self._next_tag,
+                request.priority,
+                request.deadline_ns,
+                min(request.work.items or 1, _ITEMS_MAX),
+                request.bucket,
+                request.tokens,
+                request.source_index,
+                request.precision,
+                request.attempt,
+                request.tenant_index,
+                request.key,
+            ]
+        )
         request.tag = self._next_tag
         request.arrival_ns = now_ns
-        arguments = (
-            request.tag,
-            request.priority,
-            request.deadline_ns,
-            max(1, request.work.items),
-            request.bucket,
-            request.tokens,
-            request.source_index,
-            request.precision,
-            request.attempt,
-            request.tenant_index,
-            request.key,
-        )
-        array("q", arguments)  # a number that the core cannot hold must fail here, before anything has changed
         self._next_tag += 1
         self._inside[request.tag] = request
-        self._note(events.ARRIVAL, now_ns, *arguments)
-        desk.on_arrival(now_ns, self.tables, self.state, *arguments)
-        self._carry_out(now_ns)
+        self._note(row)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._end_turn)
 
     def cancel(self, request: Request) -> None:
         """The client has gone, or the server cannot wait for this request any longer."""
-        if request.tag not in self._inside:
+        if self._is_deciding:
+            asyncio.get_running_loop().call_soon(self.cancel, request)
             return
-        now_ns = self._clock.now_ns()
-        self._note(events.CANCEL, now_ns, request.row, request.tag)
-        answer = desk.on_cancel(now_ns, self.tables, self.state, request.row, request.tag)
-        assert answer != c.REFUSED, "a request inside can be cancelled"
-        self._carry_out(now_ns)
+        self._decide()
+        if request.tag in self._inside:
+            self._tell(events.CANCEL, request.row, request.tag)
 
     def batch_done(self, batch: Batch) -> None:
         """A worker has given a batch back."""
@@ -129,15 +154,12 @@ class Shell:
         self._running.discard(batch)
         self._observer.batch_ended(batch)
         self._close_passages(batch, now_ns)
-        if batch.failed:
-            self._note(events.BATCH_FAILED, now_ns, batch.slot, batch.epoch)
-            answer = desk.on_batch_failed(now_ns, self.tables, self.state, batch.slot, batch.epoch)
-        else:
-            self._note(events.BATCH_DONE, now_ns, batch.slot, batch.epoch)
-            self._take_results(batch, now_ns)
-            answer = desk.on_batch_done(now_ns, self.tables, self.state, batch.slot, batch.epoch, self._results)
-        if answer != c.REFUSED:
-            self._carry_out(now_ns)
+        row = array("q", (events.BATCH_FAILED if batch.failed else events.BATCH_DONE, now_ns, batch.slot, batch.epoch))
+        row.extend(_PADDING[2])
+        if not batch.failed:
+            self._take_results(batch, now_ns, row)
+        self._note(row)
+        self._decide()
         self._wake_idle()
 
     def engine_down(self, engine: int) -> bool:
@@ -146,13 +168,12 @@ class Shell:
         Returns:
             False: it was down already.
         """
-        now_ns = self._clock.now_ns()
-        if desk.on_engine_down(now_ns, self.tables, self.state, engine) == c.REFUSED:
+        self._decide()
+        if self.state.engines[engine, c.N_UP] == 0:
             return False
-        self._note(events.ENGINE_DOWN, now_ns, engine)
         self._observer.engine_lost(engine)
         self._running = {batch for batch in self._running if batch.engine != engine}
-        self._carry_out(now_ns)
+        self._tell(events.ENGINE_DOWN, engine)
         return True
 
     def engine_up(self, engine: int) -> bool:
@@ -161,25 +182,38 @@ class Shell:
         Returns:
             False: it was up already.
         """
-        now_ns = self._clock.now_ns()
-        if desk.on_engine_up(now_ns, self.tables, self.state, engine) == c.REFUSED:
+        self._decide()
+        if self.state.engines[engine, c.N_UP] == 1:
             return False
-        self._note(events.ENGINE_UP, now_ns, engine)
-        self._carry_out(now_ns)
+        self._tell(events.ENGINE_UP, engine)
+        return True
+
+    def rollout(self, verdict: int) -> bool:
+        """An analysis of the canary has ended.
+
+        Args:
+            verdict: `columns.PASS`, `columns.FAIL` or `columns.INCONCLUSIVE`.
+
+        Returns:
+            False: no canary has traffic.
+        """
+        self._decide()
+        if self.state.counters[c.C_STEP] == 0:
+            return False
+        self._tell(events.ROLLOUT, verdict)
         return True
 
     def take_events(self) -> "array[int]":
         """Rows of `policy.events` since they were last taken, as one flat array."""
+        self._decide()
         taken, self._events = self._events, array("q")
         return taken
 
     def drain(self) -> None:
         """Admit nothing from now on."""
-        now_ns = self._clock.now_ns()
+        self._decide()
         self.draining = True
-        self._note(events.DRAIN, now_ns)
-        desk.on_drain(now_ns, self.tables, self.state)
-        self._carry_out(now_ns)
+        self._tell(events.DRAIN)
 
     def cancel_all(self) -> int:
         """End everything that is still inside; returns how many that were."""
@@ -202,7 +236,7 @@ class Shell:
     def _close_passages(self, batch: Batch, now_ns: int) -> None:
         rows = batch.rows
         for request, passage in zip(batch.requests, batch.passages, strict=True):
-            if _is_live(request, passage):
+            if request.outcome is Outcome.NONE and request.passages[-1] is passage:
                 passage.started_ns = batch.started_ns
                 passage.copy_ns = batch.copy_ns
                 passage.compute_ns = batch.compute_ns
@@ -210,39 +244,36 @@ class Shell:
                 passage.done_ns = now_ns
                 self._observer.passage_ended(passage)
 
-    def _take_results(self, batch: Batch, now_ns: int) -> None:
+    def _take_results(self, batch: Batch, now_ns: int, log: "array[int]") -> None:
         """Hand each request its share of a batch's results, and the core what it must know about them."""
-        for index, (request, passage, result, bucket) in enumerate(
-            zip(batch.requests, batch.passages, batch.results, batch.next_buckets, strict=True)
+        for request, passage, result, bucket in zip(
+            batch.requests, batch.passages, batch.results, batch.next_buckets, strict=True
         ):
-            live = _is_live(request, passage)
+            live = request.outcome is Outcome.NONE and request.passages[-1] is passage
             if isinstance(result, StageError):
                 items = -1
                 if live:
                     request.fault = result
             else:
-                items = max(1, result.items)
+                items = min(result.items or 1, _ITEMS_MAX)
                 if live:
                     # A request that was moved meanwhile runs elsewhere on its old work.
                     request.work = result
                     request.bucket = bucket
-            self._results[index] = items, bucket
-            self._note(events.RESULT, now_ns, items, bucket)
+            log.extend((events.RESULT, now_ns, items, bucket, 0, 0, 0, 0, 0, 0, 0, 0, 0))
 
     def _on_timer(self) -> None:
         self._timer = None
         self._timer_ns = c.FOREVER
-        now_ns = self._clock.now_ns()
-        if desk.next_timer_ns(self.state) > now_ns:
+        self._decide()
+        if int(self.state.counters[c.C_NEXT_TIMER_NS]) > self._clock.now_ns():
             self._arm()
             return
-        self._note(events.TIMER, now_ns)
-        desk.on_timer(now_ns, self.tables, self.state)
-        self._carry_out(now_ns)
+        self._tell(events.TIMER)
 
     def _arm(self) -> None:
         """Have `_on_timer` called when the core wants it. An earlier alarm that stands already is left: it re-arms."""
-        at_ns = desk.next_timer_ns(self.state)
+        at_ns = int(self.state.counters[c.C_NEXT_TIMER_NS])
         if at_ns >= self._timer_ns:
             return
         if self._timer is not None:
@@ -250,12 +281,54 @@ class Shell:
         self._timer_ns = at_ns
         self._timer = asyncio.get_running_loop().call_at(self._clock.loop_time(at_ns), self._on_timer)
 
-    def _carry_out(self, now_ns: int) -> None:
+    def _tell(self, kind: int, *arguments: int) -> None:
+        """Something has happened now: decide about it, after all that has happened before."""
+        self._note(array("q", (kind, self._clock.now_ns(), *arguments, *_PADDING[len(arguments)])))
+        self._decide()
+
+    def _note(self, log: "array[int]") -> None:
+        """Have an event decided about: its row, and those of its results behind it."""
+        if self._turn_events >= self._events_max:
+            self._turn.append(log)
+            self._turn_events = 1
+        else:
+            self._turn[-1].extend(log)
+            self._turn_events += 1
+
+    def _end_turn(self) -> None:
+        self._is_scheduled = False
+        self._decide()
+
+    def _decide(self) -> None:
+        """Have the core decide about all that has happened, and do what it says.
+
+        What happens while that is being done (a reply that cannot be written, a batch that is run on this thread) is
+        decided about right after it, never inside it.
+        """
+        if self._is_deciding:
+            return
+        self._is_deciding = True
+        try:
+            while self._turn:
+                log = self._turn.pop(0)
+                if not self._turn:
+                    self._turn_events = self._events_max
+                rows = np.frombuffer(log, np.int64).reshape(-1, events.EVENT_COLUMNS)
+                count = events.decide(rows, self.tables, self.state, self._results, self._effects)
+                assert count >= 0, "every event of ours is one, and there is room for what it says"
+                effects = self._effects[:count]
+                if self._keep_events:
+                    self._events.extend(log)
+                    self.decisions.update(np.ascontiguousarray(effects[:, : c.EFFECT_COLUMNS]).data)
+                self._carry_out(effects.tolist())
+        finally:
+            self._is_deciding = False
+        self._arm()
+        self._wake_idle()
+
+    def _carry_out(self, effects: list[list[int]]) -> None:
         """Do what the core has just said, in order."""
-        effects = self.state.effects[: int(self.state.counters[c.C_EFFECTS])]
-        if self._keep_events:
-            self.decisions.update(effects.data)
-        for kind, tag, a, b, detail, d in effects.tolist():
+        for kind, tag, a, b, detail, d, now_ns in effects:
             if kind == c.DISPATCH:
                 self._start(slot=tag, engine=a, stage=b, lane=detail, epoch=d, now_ns=now_ns)
             elif kind == c.PLACED:
@@ -264,11 +337,9 @@ class Shell:
                 request.row = d
                 if self._has_canary:
                     request.version = int(self.state.requests[d, c.R_VERSION])
-                request.passages.append(Passage(a, b, Reason(detail), request.bucket, request.work.items, now_ns))
+                request.passages.append(Passage(a, b, _REASONS[detail], request.bucket, request.work.items, now_ns))
             else:
-                self._end(tag, Outcome(a), Reason(b), hint_ns=detail, stage=d, now_ns=now_ns)
-        self._arm()
-        self._wake_idle()
+                self._end(tag, _OUTCOMES[a], _REASONS[b], hint_ns=detail, stage=d, now_ns=now_ns)
 
     def _start(self, *, slot: int, engine: int, stage: int, lane: int, epoch: int, now_ns: int) -> None:
         version, bucket = divmod(lane, self._buckets[stage])
@@ -297,12 +368,7 @@ class Shell:
         if outcome is not Outcome.COMPLETED:
             request.work = None
         self._observer.request_ended(request)
-        if not request.done.done():
-            request.done.set_result(None)
-
-    def _note(self, kind: int, now_ns: int, *arguments: int) -> None:
-        if self._keep_events:
-            self._events.extend((kind, now_ns, *arguments, *_PADDING[len(arguments)]))
+        request.done(request)
 
     def _wake_idle(self) -> None:
         if self._idle is not None and not self._idle.done() and not self._inside and not self._running:
@@ -311,23 +377,17 @@ class Shell:
 
 _PADDING = tuple((0,) * (events.EVENT_COLUMNS - 2 - given) for given in range(events.EVENT_COLUMNS - 1))
 
+_ITEMS_MAX = events.ITEMS_MAX - 1
+"""Rows without a single value in them can be any number."""
 
-def _is_live(request: Request, passage: Passage) -> bool:
-    """Whether a batch's result still matters to a request: it has not ended, nor been moved, meanwhile."""
-    return request.outcome is Outcome.NONE and request.passages[-1] is passage
+# Looked up rather than made: making a member of an enumeration from its number takes half a microsecond.
+_OUTCOMES = tuple(Outcome(number) for number in range(len(Outcome)))
+_REASONS = tuple(Reason(number) for number in range(len(Reason)))
 
 
 def warm_kernels(tables: Tables) -> None:
-    """Compile every decision the shell calls (or load it from the cache) on a scratch state."""
+    """Compile the one entry the shell calls (or load it from the cache), as the shell calls it."""
     state = fresh(tables, max_requests=1)
-    results = np.ones((state.members.shape[1], 2), np.int64)
-    # With every argument, as `submit` calls it: a default that is left out is another signature, compiled for the
-    # first request while all others wait.
-    desk.on_arrival(0, tables, state, 0, 0, c.FOREVER, 1, 0, -1, -1, 0, 1, 0, NO_KEY)
-    desk.on_timer(0, tables, state)
-    desk.on_batch_done(0, tables, state, -1, 0, results)
-    desk.on_batch_failed(0, tables, state, -1, 0)
-    desk.on_cancel(0, tables, state, -1, 0)
-    desk.on_engine_down(0, tables, state, -1)
-    desk.on_engine_up(0, tables, state, -1)
-    desk.on_drain(0, tables, state)
+    results = np.zeros((state.members.shape[1], 2), np.int64)
+    log = np.frombuffer(array("q"), np.int64).reshape(-1, events.EVENT_COLUMNS)
+    events.decide(log, tables, state, results, np.empty((1, c.EFFECT_COLUMNS + 1), np.int64))

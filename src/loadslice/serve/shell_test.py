@@ -4,7 +4,7 @@ import os
 import msgspec
 import pytest
 
-from loadslice.policy import desk
+from loadslice.policy import events
 from loadslice.policy.tables import fresh, lower
 from loadslice.serve.clock import Clock
 from loadslice.serve.metrics import Metrics
@@ -29,8 +29,7 @@ def test_a_number_the_core_cannot_hold_changes_nothing() -> None:
         clock = Clock()
         metrics = Metrics(pipeline, tables, state, clock)
         shell = Shell(tables, state, clock, [].append, metrics, keep_events=True)
-        done = asyncio.get_running_loop().create_future()
-        request = Request(Work(), 0, 1, 2**62, None, -1, 0, None, None, 0, done, attempt=2**64)
+        request = Request(Work(), 0, 1, 2**62, None, -1, 0, None, None, 0, [].append, attempt=2**64)
         with pytest.raises(OverflowError):
             shell.submit(request)
         return len(shell.take_events()), shell.cancel_all()
@@ -44,15 +43,13 @@ def test_a_first_request_finds_everything_compiled() -> None:
         pipeline = check(msgspec.yaml.decode(PIPELINE, type=Pipeline), "p")
         tables = lower(pipeline, None, [])
         warm_kernels(tables)
-        kernels = (desk.on_arrival, desk.on_cancel, desk.on_timer, desk.on_batch_done)
-        before = sum(len(kernel.signatures) for kernel in kernels)
+        before = len(events.decide.signatures)
         state = fresh(tables, pipeline.max_requests)
         clock = Clock()
         shell = Shell(tables, state, clock, [].append, Metrics(pipeline, tables, state, clock), keep_events=True)
-        done = asyncio.get_running_loop().create_future()
-        shell.submit(Request(Work(), 0, 1, 2**62, None, -1, 0, None, None, 0, done))
+        shell.submit(Request(Work(), 0, 1, 2**62, None, -1, 0, None, None, 0, [].append))
         shell.cancel_all()
-        return before, sum(len(kernel.signatures) for kernel in kernels)
+        return before, len(events.decide.signatures)
 
     before, after = asyncio.run(compiled_by_a_request())
     assert before == after > 0

@@ -19,7 +19,9 @@ from loadslice.spec.outcome import OUTCOMES, REASONS, VERSIONS, Outcome
 from loadslice.spec.pipeline import CLASSES
 
 
-def write(finished: Run, folder: Path, pipeline_yaml: str, stamped: Stamp | None = None) -> None:
+def write(
+    finished: Run, folder: Path, pipeline_yaml: str, stamped: Stamp | None = None, trace: pl.DataFrame | None = None
+) -> None:
     """Write ``journal.json`` and its three tables; the head comes last, so a folder with a head is whole.
 
     Args:
@@ -27,13 +29,18 @@ def write(finished: Run, folder: Path, pipeline_yaml: str, stamped: Stamp | None
         folder: Made if absent.
         pipeline_yaml: The pipeline file's text.
         stamped: Inputs and versions.
+        trace: The rows that were simulated, for what the simulator itself has no use for: sources and inputs.
 
     Raises:
         InputError: The folder cannot be written to.
     """
     record = finished.record
     assert len(record.events) > 0, "run(..., journal=True) keeps what a journal needs"
-    for name, frame in (("requests", requests(finished)), ("stages", stages(finished)), ("events", _events(finished))):
+    for name, frame in (
+        ("requests", requests(finished, trace)),
+        ("stages", stages(finished)),
+        ("events", _events(finished)),
+    ):
         # Through memory: on a full disk the Parquet writer has words of its own, `write_bytes` has ours.
         held = io.BytesIO()
         frame.write_parquet(held)
@@ -59,12 +66,14 @@ def effects_sha256(effects: Int64s) -> str:
     return hashlib.sha256(np.ascontiguousarray(effects, dtype="<i8").tobytes()).hexdigest()
 
 
-def requests(finished: Run) -> pl.DataFrame:
+def requests(finished: Run, trace: pl.DataFrame | None = None) -> pl.DataFrame:
     """One row per attempt that reached the core; as many as requests, unless clients came back."""
     record, traffic = finished.record, finished.traffic
     tags = np.flatnonzero(record.start_ns >= 0)
     names = list(OUTCOMES)
     tenants = [None, *tenant_names(finished.pipeline)]
+    told = {} if trace is None else {name: trace[name] for name in ("source", "input") if name in trace.columns}
+    assert all(len(column) == len(traffic.requests) for column in told.values())
     return _typed(
         {
             "tag": tags,
@@ -77,7 +86,8 @@ def requests(finished: Run) -> pl.DataFrame:
             "version": _versions(finished, tags),
             "hint_ns": record.hint_ns[tags],
             "reply_ns": record.attempts[tags, r.A_OVERHEAD_NS],
-        },
+        }
+        | {name: column.gather(tags % len(traffic.requests)) for name, column in told.items()},
         spec.REQUEST_COLUMNS,
         len(tags),
     )

@@ -92,6 +92,16 @@ def prepare(
     return prepared._replace(traffic=traffic, warnings=prepared.warnings + intake.warnings)
 
 
+def prepare_again(traffic: Traffic, pipeline: Pipeline, latency: LatencyTable) -> Prepared:
+    """The same for traffic that was lowered before: by a pipeline with these stages, shapes, deadlines and tenants.
+
+    Raises:
+        InputError: A stage without times.
+    """
+    mean_per_s = rate_per_s(len(traffic.arrival_ns), int(traffic.arrival_ns[-1]) / _NS_PER_S)
+    return _prepare(pipeline, latency, mean_per_s, None, None, "PIPELINE")._replace(traffic=traffic)
+
+
 def rate_per_s(requests: int, span_s: float) -> float:
     """Mean rate; of requests that all come at one instant, as if they came within a millisecond."""
     return (requests - 1) / max(span_s, 0.001)

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from loadslice.spec.currency import check_code
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import decode_yaml
 
@@ -333,8 +334,7 @@ def _check_curve(curve: PowerCurve, where: str) -> None:
 def _check_prices(prices: list[Price], most: float, where: str) -> None:
     for index, price in enumerate(prices):
         place = f"{where}[{index}]"
-        if not re.fullmatch(r"[A-Z]{3}", price.currency):
-            raise InputError(f"{place}.currency: '{price.currency}' is no ISO 4217 code such as USD.")
+        check_code(price.currency, place)
         if not _DATE.fullmatch(price.date):
             raise InputError(f"{place}.date: '{price.date}' must be YYYY, YYYY-MM or YYYY-MM-DD.")
         if not 0 < price.value <= most:

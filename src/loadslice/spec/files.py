@@ -5,6 +5,7 @@ import errno
 import hashlib
 import os
 import platform
+import re
 import tempfile
 from collections.abc import Iterator
 from importlib import metadata
@@ -20,6 +21,10 @@ T = TypeVar("T")
 
 YAML_BYTES_MAX = 1024 * 1024
 """The largest pipeline file seen is a thousandth of it; ten megabytes take half a minute to refuse."""
+
+YAML_NODES_MAX = 200_000
+"""Scalars, lists and mappings once aliases are written out. A file of the largest size has fewer without aliases that
+repeat themselves; 80 kB of these can mean billions."""
 
 TEXT_BYTES_MAX = 64 * 1024 * 1024
 """No YAML or JSON document of ours comes near this; a larger one is refused before it is read."""
@@ -55,13 +60,102 @@ def decode_yaml(path: Path, kind: type[T]) -> T:
     """
     raw = read_bytes(path, max_bytes=YAML_BYTES_MAX)
     try:
-        return msgspec.convert(yaml.load(raw, Loader=_UniqueKeys), type=kind)  # noqa: S506 - a safe loader
-    except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {_with_plain_path(str(error))}") from error
+        found = _load_yaml(raw, path)
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         raise InputError(f"{path}: not valid YAML: {error}") from error
     except RecursionError as error:
         raise InputError(f"{path}: nested too deeply.") from error
+    try:
+        return msgspec.convert(found, type=kind)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {_with_plain_path(_with_keys(str(error), found, kind))}") from error
+    except RecursionError as error:
+        raise InputError(f"{path}: nested too deeply.") from error
+
+
+def _load_yaml(raw: bytes, path: Path) -> Any:
+    loader = _UniqueKeys(raw)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _expanded(node, {}, set()) > YAML_NODES_MAX:
+            raise InputError(f"{path}: its aliases (`*name`) stand for more than {YAML_NODES_MAX} values.")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _expanded(node: yaml.Node, sizes: dict[int, int], above: set[int]) -> int:
+    """Values that a node stands for once every alias below it is written out.
+
+    Args:
+        node: Where to count.
+        sizes: What is known already, by identity: an alias is the node itself.
+        above: Nodes that contain this one.
+    """
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    known = sizes.get(id(node))
+    if known is not None:
+        return known
+    if id(node) in above:
+        raise ValueError(f"an alias stands inside what it names (line {node.start_mark.line + 1})")
+    above.add(id(node))
+    inside = node.value if isinstance(node, yaml.SequenceNode) else (part for pair in node.value for part in pair)
+    sizes[id(node)] = 1 + sum(_expanded(part, sizes, above) for part in inside)
+    above.discard(id(node))
+    return sizes[id(node)]
+
+
+def _with_keys(text: str, found: Any, kind: type[Any]) -> str:
+    """Put keys in the place of msgspec's ``[...]``, which stands for any value of a mapping.
+
+    The key is found by leaving out the others: the fault is in the entry that brings the same message alone.
+    """
+    message, marker, place = text.partition(" - at `$")
+    while "[...]" in place:
+        before, _, after = place.partition("[...]")
+        mapping = _at(found, before)
+        if not isinstance(mapping, dict):
+            return text
+        for key in mapping:
+            with contextlib.suppress(msgspec.ValidationError):
+                msgspec.convert(_replaced(found, before, {key: mapping[key]}), type=kind)
+                continue
+            place = f"{before}.{key}{after}"
+            break
+        else:
+            return text
+    return f"{message}{marker}{place}"
+
+
+def _steps(place: str) -> list[str | int]:
+    """``.stages[0].batch`` as keys and indices."""
+    return [int(index) if index else key for key, index in re.findall(r"\.?([^.\[\]]+)|\[(\d+)\]", place)]
+
+
+def _at(found: Any, place: str) -> Any:
+    for step in _steps(place):
+        try:
+            found = found[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return found
+
+
+def _replaced(found: Any, place: str, value: Any) -> Any:
+    """A copy with one mapping replaced; only what leads there is copied."""
+    steps = _steps(place)
+    if not steps:
+        return value
+    copied: Any = found.copy()
+    inner = copied
+    for step in steps[:-1]:
+        inner[step] = inner[step].copy()
+        inner = inner[step]
+    inner[steps[-1]] = value
+    return copied
 
 
 def decode_json(path: Path, kind: type[T]) -> T:

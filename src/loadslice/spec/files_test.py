@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -46,3 +47,49 @@ def test_a_yaml_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
 
 def test_numpy_scalars_have_a_json_form() -> None:
     assert files.encode_json({"x": np.float64(0.5), "n": np.int64(3)}) == b'{\n  "x": 0.5,\n  "n": 3\n}\n'
+
+
+def test_yaml_aliases_that_would_fill_memory_are_refused_at_once(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 30)]
+    path = tmp_path / "bomb.yaml"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(InputError, match="stand for more than"):
+        files.decode_yaml(path, dict)
+
+
+def test_a_yaml_alias_inside_what_it_names_is_refused_and_other_aliases_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "alias.yaml"
+    path.write_text("a: &a [*a]\n", encoding="utf-8")
+    with pytest.raises(InputError, match="stands inside what it names"):
+        files.decode_yaml(path, dict)
+    path.write_text("a: &a {x: 1}\nb: [*a, *a]\nc: {<<: *a, y: 2}\n", encoding="utf-8")
+    assert files.decode_yaml(path, dict) == {"a": {"x": 1}, "b": [{"x": 1}, {"x": 1}], "c": {"x": 1, "y": 2}}
+
+
+class Queue(msgspec.Struct, forbid_unknown_fields=True):
+    limit: int = 0
+
+
+class Engine(msgspec.Struct, forbid_unknown_fields=True):
+    queues: list[dict[str, Queue]] = []
+
+
+class Fleet(msgspec.Struct, forbid_unknown_fields=True):
+    engines: dict[str, Engine]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("engines: {a: {}, b: {queus: 1}}", "engines.b: "),
+        ("engines: {a: {queues: [{}, {x: {limit: 1}, y: {limt: 1}}]}}", "engines.a.queues[1].y: "),
+        ("engines: {a: {queues: [{x: {limit: z}}]}, b: {}}", "engines.a.queues[0].x.limit: "),
+    ],
+)
+def test_a_wrong_key_deep_inside_is_named_with_every_name_above_it(tmp_path: Path, text: str, place: str) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        files.decode_yaml(path, Fleet)
+    assert str(caught.value).startswith(f"{path}: {place}")

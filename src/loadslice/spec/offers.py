@@ -51,8 +51,8 @@ class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     device: str | None = None
     """Name in the device catalogue."""
     precision: Precision | None = None
-    cores: int = 0
-    """Of its box that are its own while it works."""
+    cores: float = 0.0
+    """Of its box that are its own while it works; parts of one where engines share."""
     cards: int = 0
     slots: int = 1
     """Batches at a time."""
@@ -117,8 +117,8 @@ def _check_offer(offer: Offer, offers: Offers, where: str) -> None:
     box = offers.boxes[offer.box]
     _within(where, {"cores": offer.cores}, 0, box.cores)
     _within(where, {"cards": offer.cards}, 0, box.cards)
-    if offer.cores == 0 and offer.cards == 0:
-        raise InputError(f"{where}: takes neither cores nor cards of its box; give one of them, at least 1.")
+    if offer.cores <= 0 and offer.cards == 0:
+        raise InputError(f"{where}: takes neither cores nor cards of its box; give one of them.")
     _within(where, {"slots": offer.slots}, 1, 256)
     _within(where, {"count_max": offer.count_max}, 0, COUNT_MAX)
     _within(where, {"price_purchase": offer.price_purchase, "price_per_hour": offer.price_per_hour}, 0, 1e9)

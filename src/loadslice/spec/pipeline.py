@@ -68,8 +68,10 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Where its batches run: on the event loop's own thread (inline), on threads of the server, or in a process of its
     own, which a crash, a hang or a leak does not leave. auto: a process for accelerators, threads otherwise."""
     memory_limit_mb: float | None = None
-    """What a process of its own may take in all, MB of 10**6 bytes; more ends it, and it is started again. ``None``:
+    """What a process of its own may allocate in all, MB of 10**6 bytes; a batch that would take more fails. ``None``:
     what the machine has."""
+    hand_over_mb: float = 256.0
+    """Largest batch that may go to a process of its own, or come from it; memory is taken as it is filled."""
 
 
 class Accept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -409,6 +411,7 @@ def _check_engine(engine: Engine, place: str) -> None:
     _within(f"{place}.", {"active_w": engine.active_w, "idle_w": engine.idle_w}, 0, 1_000_000)
     _within(f"{place}.", {"cost_per_hour": engine.cost_per_hour, "memory_mb": engine.memory_mb}, 0, 1_000_000_000)
     _within(f"{place}.", {"memory_limit_mb": engine.memory_limit_mb}, 64, 1_000_000_000)
+    _within(f"{place}.", {"hand_over_mb": engine.hand_over_mb}, 1, 65_536)
 
 
 def _check_stage(stage: Stage, engines: dict[str, Engine], place: str) -> None:
@@ -485,6 +488,7 @@ def _check_numbers(stage: Stage, place: str) -> None:
                 "(no row dimension, sides of at least 1)."
             )
     for name, accept in stage.accept.items():
+        _within(f"{place}.", {f"accept.{name}.max_items": accept.max_items}, 1, 1_000_000)
         if accept.shape is None:
             continue
         if len(accept.shape) < 2 or any(side < 1 for side in accept.shape):

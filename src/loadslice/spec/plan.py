@@ -69,9 +69,9 @@ class YearCost(msgspec.Struct, frozen=True, kw_only=True):
     years: int
     total: float | None
     purchase: float | None
-    """Paid for machines and cards, or rent."""
+    """Paid for machines and cards, rent included."""
     depreciation: float | None
-    """Share of the purchase that is gone at the end, negative residual value deducted."""
+    """Of what was bought, the value that is gone at the end. The total counts this and the rent, not the purchase."""
     power: float | None
     cooling: float | None
     space: float | None
@@ -79,6 +79,9 @@ class YearCost(msgspec.Struct, frozen=True, kw_only=True):
     """Hours of porting, retuning and testing, at ``hour_cost``."""
     upkeep: float | None
     """Spares and hours of running it."""
+    rent: float | None = None
+    at_least: float = 0.0
+    """Sum of the parts of the total that are known."""
     interval_95: tuple[float, float] | None = None
     """Bounds of the total by what was drawn of price, power, traffic and model error."""
     missing: list[str] = []
@@ -203,7 +206,8 @@ class CheckItem(msgspec.Struct, frozen=True, kw_only=True):
     """One step of the cheapest way to validate the plan."""
 
     step: str
-    state: Literal["done", "open", "not needed"]
+    state: Literal["done", "open", "failed", "not needed"]
+    """failed: it was tried, and the answer speaks against that way."""
     evidence: str
 
 
@@ -217,6 +221,60 @@ class Valley(msgspec.Struct, frozen=True, kw_only=True):
     """Requests of the same mix that would fit below the utilisation cap."""
 
 
+class ValleyFill(msgspec.Struct, frozen=True, kw_only=True):
+    """How much offline work fits into the valleys of a mean day, and what that saves against machines of its own."""
+
+    fleet: str
+    engine_hours_per_day: dict[str, float]
+    """Free below the cap, by kind."""
+    requests_per_day: float | None
+    """Of the same mix as the trace."""
+    fits: bool | None
+    """The budget's offline work, within its window; ``None``: there is none, or it is unknown."""
+    fits_in_window: float | None
+    """Of its requests."""
+    years: int
+    separate: str | None
+    """Machines that it would need of its own."""
+    separate_total: float | None
+    power_total: float | None
+    """What the filled valleys draw more over the years."""
+    saved: float | None
+    evidence: str
+
+
+class Swing(msgspec.Struct, frozen=True, kw_only=True):
+    """One assumption moved alone, everything else as assumed. Factors are on today's figure."""
+
+    assumption: str
+    """For instance ``price of l4`` or ``traffic``."""
+    low: float
+    """Factors that 95 of 100 worlds lie between."""
+    high: float
+    margin_low: float | None
+    """Money by which the recommended fleet is ahead of the best other one at ``low``; negative: it is behind."""
+    margin_high: float | None
+    turns_at: float | None
+    """Nearest factor at which another fleet is better; ``None``: none between a tenth and ten times."""
+    turns_to: str | None = None
+    """That other fleet."""
+
+
+class Experiment(msgspec.Struct, frozen=True, kw_only=True):
+    """A measurement that one could make before deciding."""
+
+    name: str
+    settles: list[str]
+    """Assumptions that would be known after it."""
+    hours: float
+    cost: float | None
+    """``None``: a price is missing."""
+    survives_after: float
+    """Probability that the fleet chosen after it stays the best."""
+    worth: float | None
+    """Money that knowing the result would save on average; an experiment that costs more is not worth it."""
+
+
 class Confidence(msgspec.Struct, frozen=True, kw_only=True):
     """How sure the recommendation is."""
 
@@ -228,8 +286,16 @@ class Confidence(msgspec.Struct, frozen=True, kw_only=True):
     varied: dict[str, str]
     """What was varied -> by how much."""
     experiment: str | None
-    """The cheapest measurement that would settle it; ``None``: it is settled."""
+    """The cheapest measurement that would settle it; ``None``: it is settled, or none would."""
     experiment_cost: float | None = None
+    tornado: list[Swing] = []
+    """The assumption that moves the margin most comes first."""
+    experiments: list[Experiment] = []
+    """The cheapest first."""
+    expected_loss: float | None = None
+    """Money that deciding now costs on average over knowing everything."""
+    left_out: dict[str, str] = {}
+    """Fleets that were not compared, and why."""
 
 
 class HourLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,6 +337,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     compared_with: list[Compared]
     confidence: Confidence | None
     valleys: list[Valley]
+    valley_fill: ValleyFill | None = None
     checklist: list[CheckItem]
     warnings: list[str]
     pipelines: list[str] = []

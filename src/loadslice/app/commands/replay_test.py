@@ -68,3 +68,24 @@ def test_bad_input_is_one_line_and_code_2(
     assert code == 2
     assert message in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.live
+def test_a_body_is_sent_every_time_whatever_the_trace_calls_its_inputs(
+    body: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "named.parquet"
+    pl.DataFrame({"arrival_s": [0.0, 0.01], "input": ["page", None]}).write_parquet(trace)
+    with serving() as server:
+        code = cli.run(["replay", str(trace), f"{server.url}/work", "--body", str(body), "--json"])
+    assert code == 0
+    assert json.loads(capsys.readouterr().out)["outcomes"]["completed"] == 2
+
+
+def test_a_password_in_the_url_is_refused_without_being_shown(
+    trace: Path, body: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["replay", str(trace), "http://me:s3cret@127.0.0.1:1/work", "--body", str(body)]) == 2
+    said = capsys.readouterr()
+    assert "s3cret" not in said.err + said.out
+    assert said.err.count("\n") == 1

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import os
 import signal
@@ -12,13 +11,20 @@ from pathlib import Path
 
 import click
 
-from loadslice.app import twins
+from loadslice.app.admin_client import ADMIN_TOKEN
 from loadslice.app.output import Finite, emit, say
+from loadslice.app.served import Source
+from loadslice.serve.access import Access, check_admin_secret, check_exposure, is_loopback
+from loadslice.serve.administration import Guard
+from loadslice.serve.generation import Serving
 from loadslice.serve.limits import MEBIBYTE, Limits
+from loadslice.serve.loop import new_loop
 from loadslice.serve.server import Server
-from loadslice.spec import latency, pipeline
+from loadslice.serve.tls import Tls, TlsFiles
+from loadslice.spec import access
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import reason, write_bytes
+from loadslice.spec.pipeline_hints import silent
 from loadslice.spec.twin import label
 from loadslice.spec.twin import twins as emulated
 
@@ -38,6 +44,14 @@ _path = click.Path(path_type=Path)
 @click.option("--drain-s", type=Finite(0, 3600), default=20.0, show_default=True, help="Time to finish in.")
 @click.option("--ready-file", type=_path, default=None, help="Holds the address while ready.")
 @click.option("--dilate", type=Finite(1, 1000), default=1.0, help="Seconds here for one on emulated devices.")
+@click.option("--tokens", type=_path, default=None, help="Who may use it; see `loadslice token`.")
+@click.option("--tls-cert", type=_path, default=None, help="PEM certificate with its chain.")
+@click.option("--tls-key", type=_path, default=None, help="Its PEM key.")
+@click.option("--tls-client-ca", type=_path, default=None, help="Clients need a certificate signed by this one.")
+@click.option("--admin", type=click.IntRange(0, 65535), default=None, help="Port of its own for /admin/, on loopback.")
+@click.option("--code", "allow_code", is_flag=True, help="Allow Python stages in versions of a repository.")
+@click.option("--drills", is_flag=True, help="Let whoever administers it order faults.")
+@click.option("--insecure", is_flag=True, help="Let others reach it without tokens or TLS.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout when ready.")
 def command(
     pipeline_file: Path,
@@ -49,29 +63,77 @@ def command(
     drain_s: float,
     ready_file: Path | None,
     dilate: float,
+    tokens: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_client_ca: Path | None,
+    admin: int | None,
+    allow_code: bool,
+    drills: bool,
+    insecure: bool,
     as_json: bool,
 ) -> None:
-    """Run a pipeline until SIGTERM or SIGINT, then finish what is inside; a second signal cuts that short."""
+    """Run a pipeline, or the current version of a model in a repository, until SIGTERM or SIGINT.
+
+    Then finish what is inside; a second signal cuts that short. SIGHUP, or POST /admin/reload, reads everything again:
+    tokens, certificates, and what is served, without dropping a request.
+    """
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    check_exposure(host, has_tokens=tokens is not None, has_tls=tls_cert is not None, insecure=insecure)
+    if insecure and not is_loopback(host):
+        say(f"warning: --host {host} --insecure: whoever reaches this address may use the server")
+    guard = _guard(tokens, tls_cert, tls_key, tls_client_ca, admin, drills=drills)
     if ready_file is not None:
         _clear(ready_file)
-    if not _is_loopback(host):
-        say(f"warning: --host {host}: whoever reaches this address may use the server, there is no authentication yet")
-    folder = pipeline_file.resolve().parent
-    served = twins.resolved(pipeline.load(pipeline_file), folder, dilate)
-    for name in emulated(served):
-        say(f"engine {name} is {label(dilate)}: {served.engines[name].device} is not here")
+    source = Source(pipeline_file, profile=profile, dilate=dilate, allow_code=allow_code)
+    served = source.first()
+    if source.model is None:
+        for ignored in silent(served.pipeline):
+            say(f"warning: {ignored}")
+    for name in emulated(served.pipeline):
+        say(f"engine {name} is {label(dilate)}: {served.pipeline.engines[name].device} is not here")
     server = Server(
-        served,
-        folder,
+        served.pipeline,
+        served.folder,
         host=host,
         port=http,
-        latency=None if profile is None else latency.load(profile),
+        latency=served.latency,
         journal=journal,
         limits=Limits(body_bytes_max=max_body_mb * MEBIBYTE),
         drain_s=drain_s,
+        source=source.now,
+        guard=guard,
+        version=served.version,
+        probation=served.probation,
     )
-    asyncio.run(_serve(server, served, ready_file, as_json=as_json))
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_serve(server, served, ready_file, as_json=as_json))
+
+
+def _guard(
+    tokens: Path | None,
+    certificate: Path | None,
+    key: Path | None,
+    client_ca: Path | None,
+    admin_port: int | None,
+    *,
+    drills: bool,
+) -> Guard:
+    """Who may reach the server, and how.
+
+    Raises:
+        InputError: A file that cannot be used, or one without the other.
+    """
+    if (certificate is None) != (key is None) or (client_ca is not None and certificate is None):
+        raise InputError("--tls-cert and --tls-key go together, and --tls-client-ca needs both.")
+    secret = check_admin_secret(os.environ.get(ADMIN_TOKEN))
+    return Guard(
+        Access(None if tokens is None else access.load(tokens), admin_secret=secret),
+        tokens_file=tokens,
+        tls=None if certificate is None or key is None else Tls(TlsFiles(certificate, key, client_ca)),
+        admin_port=admin_port,
+        drills=drills,
+    )
 
 
 def _clear(ready_file: Path) -> None:
@@ -88,14 +150,8 @@ def _clear(ready_file: Path) -> None:
         raise InputError(f"--ready-file {ready_file}: cannot be written, {reason(error)}.") from error
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-async def _serve(server: Server, served: pipeline.Pipeline, ready_file: Path | None, *, as_json: bool) -> None:
+async def _serve(server: Server, serving: Serving, ready_file: Path | None, *, as_json: bool) -> None:
+    served = serving.pipeline
     asked_to_stop, hurried = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -110,6 +166,14 @@ async def _serve(server: Server, served: pipeline.Pipeline, ready_file: Path | N
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask_to_stop)
+    reloads: set[asyncio.Task[None]] = set()
+
+    def ask_to_reload() -> None:
+        if starting.done() and not asked_to_stop.is_set() and not reloads:
+            reloads.add(loop.create_task(_reload(server)))
+            next(iter(reloads)).add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, ask_to_reload)
     say(f"loading pipeline {served.pipeline}")
     starting = asyncio.ensure_future(server.start())
     stopping = asyncio.ensure_future(asked_to_stop.wait())
@@ -124,7 +188,13 @@ async def _serve(server: Server, served: pipeline.Pipeline, ready_file: Path | N
         write_bytes(ready_file, server.url.encode())
     engines = list(served.engines)
     emit(
-        {"url": server.url, "pipeline": served.pipeline, "engines": engines},
+        {
+            "url": server.url,
+            "admin_url": server.admin_url,
+            "pipeline": served.pipeline,
+            "version": serving.version,
+            "engines": engines,
+        },
         as_json=as_json,
         text=lambda: [f"ready {server.url} (pipeline {served.pipeline}, engines {', '.join(engines)})"],
     )
@@ -138,3 +208,9 @@ async def _serve(server: Server, served: pipeline.Pipeline, ready_file: Path | N
     say(f"stopped: {sum(server.outcomes.values())} requests ({ended or 'none'})")
     if hurried.is_set():
         raise click.exceptions.Exit(INTERRUPTED)
+
+
+async def _reload(server: Server) -> None:
+    """Read everything again, and say what came of it."""
+    for what, why in (await server.refresh()).items():
+        say(f"reloaded {what}" if why is None else f"{what}: as before, for {why}")

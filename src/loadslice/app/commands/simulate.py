@@ -17,6 +17,7 @@ from loadslice.spec.faults import Clients, Fault, load_clients, load_faults
 from loadslice.spec.files import Stamp, stamp, write_bytes
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.pipeline import Pipeline
+from loadslice.spec.pipeline_hints import silent
 from loadslice.spec.simulation import Simulation
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 WHOLE_ROWS_MAX = 4_000_000
 """Longer traces are simulated part by part, where nothing wants them whole."""
+
+P99_REQUESTS_MIN = 100
+"""Of fewer, not one is slower than the 99th percentile."""
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -87,7 +91,8 @@ def command(
     if journal is not None:
         from loadslice.sim import journal as sim_journal
 
-        sim_journal.write(simulated.run, journal, pipeline_path.read_text(encoding="utf-8"), result.stamp)
+        text = pipeline_path.read_text(encoding="utf-8")
+        sim_journal.write(simulated.run, journal, text, result.stamp, simulated.rows)
         write_bytes(journal / "latency.json", profile_path.read_bytes())
     keep(result, out, "simulation.json")
     emit(result, as_json=as_json, text=lambda: describe(result))
@@ -116,6 +121,8 @@ class _Simulated(NamedTuple):
     compile_s: float
     wall_s: float
     cpu_s: float
+    rows: "pl.DataFrame | None" = None
+    """What was simulated, where it was in memory as a whole."""
 
 
 def _warm() -> float:
@@ -133,8 +140,9 @@ def _whole(asked: _Asked) -> _Simulated:
     from loadslice.sim import simulate
     from loadslice.workload import trace as trace_file
 
+    rows = _rows(trace_file.read(asked.trace).frame, asked)
     prepared = simulate.prepare(
-        _rows(trace_file.read(asked.trace).frame, asked),
+        rows,
         asked.pipeline,
         asked.latency,
         seed=asked.seed,
@@ -147,7 +155,7 @@ def _whole(asked: _Asked) -> _Simulated:
     finished = simulate.run(prepared, seed=asked.seed, journal=asked.journal)
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
     intervals = sim_replicas.run(prepared, seed=asked.seed, replicas=asked.replicas)[1] if asked.replicas > 1 else None
-    return _Simulated(finished, intervals, compile_s, wall_s, cpu_s)
+    return _Simulated(finished, intervals, compile_s, wall_s, cpu_s, rows)
 
 
 def _in_parts(asked: _Asked) -> _Simulated | None:
@@ -214,7 +222,11 @@ def _summarise(simulated: _Simulated, stamped: Stamp) -> Simulation:
         compile_s=simulated.compile_s,
         stamp=stamped,
     )
-    return msgspec.structs.replace(result, interval_95=simulated.intervals)
+    warnings = [*silent(simulated.run.pipeline), *result.warnings]
+    completed = result.outcomes["completed"]
+    if 0 < completed < P99_REQUESTS_MIN:
+        warnings.append(f"p99 of {completed} completed requests is little more than the slowest of them.")
+    return msgspec.structs.replace(result, interval_95=simulated.intervals, warnings=warnings)
 
 
 def describe(result: Simulation) -> Iterator[str]:

@@ -83,3 +83,23 @@ def test_a_trace_that_is_none_is_one_line_and_exit_2(
     said = capsys.readouterr().err
     assert len(said.strip().splitlines()) == 1
     assert says in said
+
+
+def test_a_simulated_journal_keeps_sources_and_inputs_of_the_trace(folder: Path, tmp_path: Path) -> None:
+    rows = trace()
+    sources = [f"client {row % 3}" for row in range(rows.height)]
+    rows.with_columns(source=pl.Series(sources)).write_parquet(folder / "trace.parquet")
+    assert simulate(folder, "--journal", str(tmp_path / "j")) == 0
+    kept = pl.read_parquet(tmp_path / "j" / "requests.parquet").sort("tag")
+    assert kept["source"].to_list() == sources
+    assert cli.run(["check", str(tmp_path / "j")]) == 0
+
+
+def test_a_p99_of_few_requests_is_said_to_be_little_more_than_the_slowest(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert simulate(folder, "--json") == 0
+    assert not any("p99 of" in line for line in json.loads(capsys.readouterr().out)["warnings"])
+    trace().head(50).write_parquet(folder / "trace.parquet")
+    assert simulate(folder, "--json") == 0
+    assert any("p99 of" in line for line in json.loads(capsys.readouterr().out)["warnings"])

@@ -1,0 +1,81 @@
+"""What `loadslice serve` serves: a pipeline file, or the current version of a model in a repository."""
+
+from pathlib import Path
+
+from loadslice.app import repository, twins
+from loadslice.app.output import say
+from loadslice.serve.generation import Serving
+from loadslice.spec import latency as latencies
+from loadslice.spec import pipeline as pipelines
+from loadslice.spec.errors import InputError
+from loadslice.spec.repository import Model, find_model
+
+
+class Source:
+    """Reads what is to be served, at the start and at every reload.
+
+    Args:
+        path: A pipeline file, a model's folder in a repository, or a repository that holds one model.
+        profile: Latency table.
+        dilate: Seconds here for one on emulated devices.
+        allow_code: Whether versions of a repository may bring Python stages.
+
+    Raises:
+        InputError: A folder that is no repository.
+    """
+
+    def __init__(self, path: Path, *, profile: Path | None, dilate: float, allow_code: bool) -> None:
+        self.model: Model | None = find_model(path)
+        """``None``: a pipeline file."""
+        self._path = path
+        self._profile = profile
+        self._dilate = dilate
+        self._allow_code = allow_code
+
+    def now(self) -> Serving:
+        """What is to be served now.
+
+        Raises:
+            InputError: It cannot be read, or is not what was added.
+        """
+        latency = None if self._profile is None else latencies.load(self._profile)
+        if self.model is None:
+            folder = self._path.resolve().parent
+            return Serving(twins.resolved(pipelines.load(self._path), folder, self._dilate), folder, latency)
+        current = self.model.current()
+        if current is None:
+            raise InputError(f"{self.model.folder}: no version serves yet. Choose one with `loadslice model use`.")
+        return self.version(current.version)
+
+    def version(self, version: str) -> Serving:
+        """One version of the repository.
+
+        Raises:
+            InputError: It is not what was added.
+        """
+        assert self.model is not None
+        latency = None if self._profile is None else latencies.load(self._profile)
+        return repository.serving(
+            self.model, version, allow_code=self._allow_code, dilate=self._dilate, latency=latency
+        )
+
+    def first(self) -> Serving:
+        """What to start with: where the current version is not what was added, the last one before it that is.
+
+        A server that restarts into a damaged version would be down; it says which one it serves instead, and why.
+
+        Raises:
+            InputError: Nothing that was ever current can be served.
+        """
+        try:
+            return self.now()
+        except InputError as fault:
+            current = None if self.model is None else self.model.current()
+            for version in reversed([] if current is None else current.previous):
+                try:
+                    serving = self.version(version)
+                except InputError:
+                    continue
+                say(f"version {version} is served, not the current one: {fault}")
+                return serving
+            raise

@@ -1,0 +1,324 @@
+"""The server's side of an engine process: start it, hand it batches, notice its end.
+
+Rules of this file: a slot's socket answers or closes, there is no third way, so whoever waits for a batch of a process
+that has died learns it at once; a process that hangs is killed by whoever watches it, and then the same holds.
+"""
+
+import logging
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from loadslice.backends.base import EngineError, TensorInfo
+from loadslice.backends.isolated.arena import Arena, TooLargeError
+from loadslice.backends.isolated.messages import (
+    MESSAGE_BYTES_MAX,
+    Answer,
+    Describe,
+    Drop,
+    Failed,
+    Load,
+    Loaded,
+    Order,
+    Refused,
+    Run,
+    Said,
+    answer_decoder,
+    encoder,
+    ran_decoder,
+)
+from loadslice.spec.errors import InputError
+from loadslice.spec.pipeline import Engine
+from loadslice.spec.twin import TwinEngine
+from loadslice.spec.work import StageError, StageInputError, Tensor
+
+log = logging.getLogger(__name__)
+
+WORKER = "loadslice.backends.isolated.worker"
+
+END_TIMEOUT_S = 5.0
+"""How long a process that was killed may take to be gone."""
+
+
+class EngineLostError(EngineError):
+    """The engine's process has ended or is not back yet."""
+
+
+class _Line:
+    """One slot's way to the process and back."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
+        self.lock = threading.Lock()
+        self.channel: socket.socket | None = None
+        self.room = bytearray(MESSAGE_BYTES_MAX)
+        self.hand_over_ns = 0
+
+
+class EngineProcess:
+    """One engine in a process of its own.
+
+    Args:
+        name: Of the engine.
+        engine: As in the pipeline file.
+    """
+
+    def __init__(self, name: str, engine: Engine) -> None:
+        self.name = name
+        self.starts = 0
+        self.pid: int | None = None
+        self.late_runs = 0
+        """Of an emulated device, so far."""
+        self.last_end: str | None = None
+        """How the last process ended; ``None``: none has."""
+        self.ready = threading.Event()
+        """Whether callers may run batches: set by whoever has started and warmed it up."""
+        half_bytes = -(-round(engine.hand_over_mb * 1e6) // resource.getpagesize()) * resource.getpagesize()
+        self._engine = engine
+        self._lines = [_Line(Arena.create(half_bytes)) for _ in range(engine.max_inflight)]
+        self._models: dict[int, Path] = {}
+        self._next_model = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ours: list[socket.socket] = []
+        self._control: socket.socket | None = None
+        self._pulse: socket.socket | None = None
+        self._life: int | None = None
+        self._orders = threading.Lock()
+        self._starter: int | None = None
+
+    # -- life
+
+    def start(self) -> None:
+        """Start the process anew and load the models it had; the caller's thread alone may run them until `ready`.
+
+        Raises:
+            InputError: A model cannot be loaded (any more).
+            EngineLostError: It ended while it started.
+        """
+        self.end()
+        self._starter = threading.get_ident()
+        self._spawn()
+        for number, model in list(self._models.items()):
+            self._load(number, model)
+
+    def end(self) -> None:
+        """Kill the process, if there is one, and wait until it is gone; callers inside learn it."""
+        self.ready.clear()
+        self.kill()
+        if self._process is not None:
+            code = self._process.wait(END_TIMEOUT_S)
+            self.last_end = _in_words(code)
+            self._process = None
+            self.pid = None
+        for line in self._lines:
+            with line.lock:  # whoever waits in there is told by the socket's end
+                line.channel = None
+        for ours in self._ours:
+            ours.close()
+        self._ours = []
+        self._control = self._pulse = None
+        if self._life is not None:
+            os.close(self._life)
+            self._life = None
+
+    def close(self) -> None:
+        """End the process and let its memory go; it is not started again."""
+        self.end()
+        for line in self._lines:
+            line.arena.close()
+        self._lines = []
+
+    def kill(self) -> None:
+        """End the process whatever it does; returns at once."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+
+    def _spawn(self) -> None:
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2 + len(self._lines))]
+        life, self._life = os.pipe()
+        self._ours = [ours for ours, _ in pairs]
+        theirs = [other.fileno() for _, other in pairs]
+        memory = [line.arena.fd for line in self._lines]
+        slots = ",".join(f"{channel}:{fd}" for channel, fd in zip(theirs[2:], memory, strict=True))
+        limit = self._engine.memory_limit_mb
+        command = [
+            *(sys.executable, "-P", "-m", WORKER, "--name", self.name),
+            *("--control", str(theirs[0]), "--pulse", str(theirs[1]), "--life", str(life), "--slots", slots),
+            *("--half-bytes", str(self._lines[0].arena.half_bytes)),
+            *("--memory-bytes", str(0 if limit is None else round(limit * 1e6))),
+        ]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=2,  # a runtime that talks must not talk into our caller's documents
+            pass_fds=(life, *theirs, *memory),
+            env=os.environ | {"ORT_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"},
+        )
+        os.close(life)
+        for _, other in pairs:
+            other.close()
+        self.pid = self._process.pid
+        self.starts += 1
+        self._control, self._pulse = self._ours[0], self._ours[1]
+        self._pulse.setblocking(False)
+        for line, ours in zip(self._lines, self._ours[2:], strict=True):
+            line.channel = ours
+
+    def memory_bytes(self) -> int | None:
+        """Resident memory now; ``None``: there is no process."""
+        try:
+            pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
+        except (OSError, IndexError):
+            return None
+        return int(pages) * resource.getpagesize()
+
+    # -- pulse
+
+    def ping(self) -> None:
+        """Ask whether the process lives; never blocks."""
+        if self._pulse is not None:
+            try:
+                self._pulse.send(b".")
+            except OSError:
+                return  # it is gone, or so many are out that one more says nothing
+
+    def has_answered(self) -> bool:
+        """Whether anything has come back since this was last asked; never blocks."""
+        answered = False
+        while self._pulse is not None:
+            try:
+                if not self._pulse.recv(64):
+                    break
+            except OSError:
+                break
+            answered = True
+        return answered
+
+    # -- models
+
+    def open(self, model: Path) -> tuple[int, list[TensorInfo], list[TensorInfo]]:
+        """Load a model; starts the process where there is none.
+
+        Returns:
+            Its number here, its inputs and its outputs.
+
+        Raises:
+            InputError: It cannot be loaded.
+            EngineLostError: The process ended meanwhile.
+        """
+        if self._process is None:
+            self.start()
+            self.ready.set()
+        number = self._next_model
+        self._next_model += 1
+        loaded = self._load(number, model)
+        self._models[number] = model
+        return number, [told.info() for told in loaded.inputs], [told.info() for told in loaded.outputs]
+
+    def _load(self, number: int, model: Path) -> Loaded:
+        is_twin = isinstance(self._engine, TwinEngine)
+        answer = self._order(Load(number, str(model), msgspec.msgpack.encode(self._engine), is_twin))
+        if isinstance(answer, Refused):
+            raise InputError(answer.text)
+        assert isinstance(answer, Loaded)
+        return answer
+
+    def drop(self, number: int) -> None:
+        """Free a model; of a process that has ended there is nothing to free."""
+        self._models.pop(number, None)
+        try:
+            self._order(Drop(number))
+        except EngineLostError:
+            log.debug("engine %s: its process is gone and the model with it", self.name)
+
+    def describe(self, number: int) -> dict[str, str | int]:
+        """What runs a model.
+
+        Raises:
+            EngineLostError: The process has ended.
+        """
+        answer = self._order(Describe(number))
+        assert isinstance(answer, Said)
+        return answer.words
+
+    def _order(self, order: Order) -> Answer:
+        with self._orders:
+            control = self._control
+            if control is None:
+                raise EngineLostError(f"engine '{self.name}': its process is not there.")
+            try:
+                control.send(encoder.encode(order))
+                raw = control.recv(MESSAGE_BYTES_MAX)
+            except OSError as error:
+                raise self._lost() from error
+        if not raw:
+            raise self._lost()
+        return answer_decoder.decode(raw)
+
+    def _lost(self) -> EngineLostError:
+        return EngineLostError(f"engine '{self.name}': its process has ended.")
+
+    # -- batches
+
+    def run(self, number: int, feeds: Mapping[str, Tensor], slot: int) -> dict[str, Tensor]:
+        """Run one batch; blocks, with the GIL released while the process computes.
+
+        Raises:
+            StageInputError: The model cannot take these feeds.
+            StageError: Feeds or outputs do not fit into the shared memory.
+            EngineLostError: The process has ended.
+            EngineError: The runtime failed.
+        """
+        began_ns = time.perf_counter_ns()
+        line = self._lines[slot]
+        with line.lock:
+            if line.channel is None or not (self.ready.is_set() or self._starter == threading.get_ident()):
+                raise EngineLostError(f"engine '{self.name}': its process is not back yet.")
+            try:
+                placed = line.arena.put(feeds, 0)
+            except TooLargeError as error:
+                raise StageError(str(error)) from error
+            try:
+                line.channel.send(encoder.encode(Run(number, placed)))
+                size = line.channel.recv_into(line.room)
+            except OSError as error:
+                raise self._lost() from error
+            if size == 0:
+                raise self._lost()
+            answer = ran_decoder.decode(memoryview(line.room)[:size])
+            if isinstance(answer, Failed):
+                raise _fault(answer)
+            outputs = {name: tensor.copy() for name, tensor in line.arena.views(answer.outputs).items()}
+            line.arena.release(placed)
+            line.arena.release(answer.outputs)
+        self.late_runs = max(self.late_runs, answer.late_runs)
+        line.hand_over_ns = time.perf_counter_ns() - began_ns - answer.compute_ns
+        return outputs
+
+    def hand_over_ns(self, slot: int) -> int:
+        """Of a slot's last run, what was not computing: copies, and waking each other up."""
+        return self._lines[slot].hand_over_ns
+
+
+def _fault(answer: Failed) -> Exception:
+    if answer.kind == "input":
+        return StageInputError(answer.text)
+    return StageError(answer.text) if answer.kind == "size" else EngineError(answer.text)
+
+
+def _in_words(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,97 @@
+"""Models in engine processes, as sessions like any other; and who runs where."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from loadslice.backends.base import PYTHON, Session, check_feeds, open_backend
+from loadslice.backends.isolated.host import EngineProcess
+from loadslice.spec.errors import InputError
+from loadslice.spec.pipeline import Engine
+from loadslice.spec.work import Tensor
+
+ELSEWHERE = ("remote-oip", "remote-openai")
+"""Backends whose work is done by another server already."""
+
+_OWN_PROCESS = ("onnxruntime", "openvino")
+"""Runtimes that drive accelerators; on the processor they need no process of their own."""
+
+
+def isolation(engine: Engine) -> Literal["inline", "thread", "process"]:
+    """Where an engine's batches run.
+
+    Raises:
+        InputError: In a process of its own, which its backend cannot.
+    """
+    if engine.isolation == "process" and engine.backend == PYTHON:
+        raise InputError(
+            "isolation: process is for runtimes; Python stages hand any object on to each other, which shared memory "
+            "does not hold. Use thread."
+        )
+    if engine.isolation == "process" and engine.backend in ELSEWHERE:
+        raise InputError(f"isolation: process: '{engine.backend}' runs in another server already. Use thread.")
+    if engine.isolation != "auto":
+        return engine.isolation
+    device = (engine.device or "cpu").lower()
+    return "process" if engine.backend in _OWN_PROCESS and not device.startswith("cpu") else "thread"
+
+
+class IsolatedSession:
+    """One model in an engine's process; survives the process, which loads it again when it is started anew."""
+
+    def __init__(self, process: EngineProcess, model: Path) -> None:
+        self.process = process
+        self._number, self.inputs, self.outputs = process.open(model)
+
+    def run(self, feeds: Mapping[str, Tensor], slot: int = 0) -> dict[str, Tensor]:
+        """See `loadslice.backends.base.Session.run`."""
+        check_feeds(self.inputs, feeds)
+        return self.process.run(self._number, feeds, slot)
+
+    def hand_over_ns(self, slot: int) -> int:
+        """See `EngineProcess.hand_over_ns`."""
+        return self.process.hand_over_ns(slot)
+
+    @property
+    def late_runs(self) -> int:
+        """Of an emulated device: runs that took longer here than there."""
+        return self.process.late_runs
+
+    def describe(self) -> dict[str, str | int]:
+        """See `loadslice.backends.base.Session.describe`."""
+        return self.process.describe(self._number)
+
+    def close(self) -> None:
+        """Free the model."""
+        self.process.drop(self._number)
+
+
+class Hosts:
+    """Loads models where their engines run: here, or in one process for each engine that has its own."""
+
+    def __init__(self) -> None:
+        self.processes: dict[str, EngineProcess] = {}
+        """By engine."""
+
+    def load(self, name: str, engine: Engine, model: Path) -> Session:
+        """Load a model on an engine.
+
+        Raises:
+            InputError: As `loadslice.backends.base.Backend.load`, or the engine's backend cannot run there.
+        """
+        try:
+            where = isolation(engine)
+        except InputError as error:
+            raise InputError(f"engines.{name}.{error}") from error
+        if where != "process":
+            return open_backend(engine.backend).load(model, engine)
+        open_backend(engine.backend)  # one that is not installed is refused here, by name
+        if name not in self.processes:
+            self.processes[name] = EngineProcess(name, engine)
+        return IsolatedSession(self.processes[name], model)
+
+    def stop(self) -> None:
+        """End every process."""
+        for process in self.processes.values():
+            process.close()
+        self.processes.clear()

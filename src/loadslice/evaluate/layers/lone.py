@@ -1,0 +1,107 @@
+"""Layer 2: how long does a request take that has the server to itself?
+
+Repeats go on until the 95 % interval of the median is within `SMALL` of it, or the repeats are used up, which is said.
+"""
+
+import itertools
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from loadslice.evaluate import compare
+from loadslice.evaluate.layers.subject import Subject
+from loadslice.evaluate.wire import Heard
+from loadslice.spec.report import Interval
+
+SMALL = 0.02
+"""Half the interval over the median."""
+WARM = 5
+"""Requests before the first that counts."""
+TRANSPORT = 30
+"""Round trips that ask for nothing, to learn what client, socket and front take of themselves."""
+
+
+@dataclass(slots=True)
+class Lone:
+    """Single requests of one placement."""
+
+    heards: list[Heard] = field(default_factory=list)
+    cold_ms: float | None = None
+    """The very first request."""
+    transport_ms: float | None = None
+    repeats: int = 0
+    small: bool = False
+    interval: Interval | None = None
+    cpu_s: float = 0.0
+    """Processor time of server and client together over these requests."""
+
+    def times_ms(self) -> compare.Float64s:
+        """Of completed requests."""
+        return np.array([heard.whole_ms for heard in self.heards if heard.completed], np.float64)
+
+    @property
+    def median_ms(self) -> float | None:
+        """Of whole answers."""
+        times_ms = self.times_ms()
+        return float(np.median(times_ms)) if times_ms.size else None
+
+
+def measure(subject: Subject, *, requests: int, repeats: int, for_s: float, seed: int) -> Lone:
+    """Send one request at a time.
+
+    Args:
+        subject: Whom to ask.
+        requests: Per repeat.
+        repeats: At most.
+        for_s: Seconds of the world for a repeat, at most; it ends early then.
+        seed: Of the bootstrap.
+    """
+    found = Lone()
+    letters = subject.numbered("lone")
+    with subject.line() as line:
+        warm = [line.post(letter) for letter in itertools.islice(letters, WARM)]
+        found.cold_ms = warm[0].whole_ms
+        trips = [line.get("/v2/health/live") for _ in range(TRANSPORT)]
+        known = [trip.whole_ms for trip in trips if trip.status == 200 and trip.whole_ms is not None]
+        found.transport_ms = float(np.median(known)) if known else None
+        for _ in range(repeats):
+            until = time.monotonic() + for_s
+            for letter in itertools.islice(letters, requests):
+                found.heards.append(line.post(letter))
+                if time.monotonic() > until or found.heards[-1].error == "refused":
+                    break
+            found.repeats += 1
+            times_ms = found.times_ms()
+            found.interval = compare.bootstrap(times_ms, [0.5], seed)[0]
+            if found.interval is not None and found.repeats >= min(2, repeats):
+                half = (found.interval.high - found.interval.low) / 2
+                found.small = half <= SMALL * float(np.median(times_ms))
+            if found.small or not subject.alive():
+                break
+    return found
+
+
+def figures(found: Lone) -> dict[str, Any]:
+    """For the document; all times are of whole answers unless ``first`` says otherwise."""
+    times_ms = found.times_ms()
+    first_ms = np.array([heard.first_ms for heard in found.heards if heard.completed], np.float64)
+    return {
+        "requests": len(found.heards),
+        "completed": int(times_ms.size),
+        "repeats": found.repeats,
+        "interval_small": found.small,
+        "cold_ms": found.cold_ms,
+        "first_ms_p50": _quantile(first_ms, 0.5),
+        "first_ms_p95": _quantile(first_ms, 0.95),
+        "whole_ms_p50": _quantile(times_ms, 0.5),
+        "whole_ms_p50_95": None if found.interval is None else [found.interval.low, found.interval.high],
+        "whole_ms_p95": _quantile(times_ms, 0.95),
+        "whole_ms_p99": _quantile(times_ms, 0.99),
+        "transport_ms_p50": found.transport_ms,
+    }
+
+
+def _quantile(values: compare.Float64s, share: float) -> float | None:
+    return float(np.quantile(values, share)) if values.size else None

@@ -1,0 +1,168 @@
+"""Layer 4: the same load for a while. Does latency drift, does memory grow, does anybody starve?
+
+A slope counts only when its whole 95 % interval lies above 0 and above what the file allows; how small a slope this
+soak could have shown at all is told, for a short soak shows only large ones.
+"""
+
+import itertools
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from loadslice.evaluate.closed_loop import drive
+from loadslice.evaluate.layers.subject import Subject
+from loadslice.evaluate.slope import Slope, robust
+from loadslice.evaluate.wire import Heard, Letter
+from loadslice.spec.evaluation import Soak as Wanted
+
+SAMPLE_S = 0.2
+LOW_EVERY = 5
+"""Every fifth request is of the class `sheddable`, to see whether it starves."""
+STARVED_S = 2.0
+STARVED_RATIO = 40.0
+"""A wait this many times the median, and longer than `STARVED_S`, is starvation."""
+WARM_SHARE = 0.15
+
+
+@dataclass(slots=True)
+class Soak:
+    """What a while under load did."""
+
+    clients: int = 0
+    for_s: float = 0.0
+    heards: list[Heard] = field(default_factory=list)
+    latency: Slope | None = None
+    """Milliseconds per hour."""
+    latency_ms: float | None = None
+    """Median."""
+    memory: Slope | None = None
+    """Bytes per hour."""
+    memory_bytes: float | None = None
+    """Median."""
+    starved: list[str] = field(default_factory=list)
+    left_inside: float | None = None
+    """Requests the server still holds when all are answered."""
+    failed: int = 0
+    decays: bool | None = None
+    grows: bool | None = None
+
+
+def measure(subject: Subject, wanted: Wanted, *, clients: int) -> Soak:
+    """Keep ``clients`` requests open for a while."""
+    found = Soak(clients=clients)
+    letters = list(itertools.islice(subject.numbered("soak"), LOW_EVERY * len(subject.letters)))
+    letters = [_lowered(letter) if number % LOW_EVERY == 0 else letter for number, letter in enumerate(letters)]
+    memory: list[tuple[float, float]] = []
+    stop = threading.Event()
+
+    def sample() -> None:
+        while subject.memory_bytes is not None and not stop.wait(SAMPLE_S):
+            memory.append((time.perf_counter(), float(subject.memory_bytes())))
+
+    sampler = threading.Thread(target=sample, name="memory")
+    began = time.perf_counter()
+    sampler.start()
+    try:
+        found.heards = drive(subject.line, letters, clients, for_s=wanted.for_s)
+    finally:
+        stop.set()
+        sampler.join()
+    found.for_s = time.perf_counter() - began
+    _judge(found, memory, wanted)
+    with subject.line() as line:
+        found.left_inside = gauge(line.get("/metrics").body, "loadslice_requests_inside")
+    return found
+
+
+def _lowered(letter: Letter) -> Letter:
+    return Letter(letter.input, letter.body, {**letter.headers, "x-loadslice-priority": "sheddable"})
+
+
+def _judge(found: Soak, memory: list[tuple[float, float]], wanted: Wanted) -> None:
+    done = [heard for heard in found.heards if heard.completed]
+    found.failed = sum(heard.error is not None or heard.status not in (200, 429, 503, 504) for heard in found.heards)
+    done = done[int(WARM_SHARE * len(done)) :]
+    times_ms = np.array([heard.whole_ms for heard in done], np.float64)
+    if times_ms.size:
+        found.latency_ms = float(np.median(times_ms))
+        found.latency = _per_hour(robust(np.array([heard.done_s for heard in done]), times_ms))
+        found.decays = surely_above(found.latency, wanted.drift_pct_per_hour / 100 * found.latency_ms)
+    kept = memory[int(WARM_SHARE * len(memory)) :]
+    if kept:
+        values = np.array([value for _, value in kept])
+        found.memory_bytes = float(np.median(values))
+        found.memory = _per_hour(robust(np.array([at for at, _ in kept]), values))
+        found.grows = surely_above(found.memory, wanted.growth_pct_per_hour / 100 * found.memory_bytes)
+    found.starved = _starved(found)
+
+
+def _per_hour(slope: Slope | None) -> Slope | None:
+    return None if slope is None else Slope(*(3600 * value for value in slope))
+
+
+def surely_above(slope: Slope | None, limit: float) -> bool | None:
+    """The whole interval is above the limit; ``None`` without a slope."""
+    return None if slope is None else slope.low > max(limit, 0.0)
+
+
+def _starved(found: Soak) -> list[str]:
+    """Requests that waited out of all proportion."""
+    if not found.latency_ms:
+        return []
+    limit_ms = max(STARVED_RATIO * found.latency_ms, 1000 * STARVED_S)
+    return [
+        f"{heard.id or heard.input} waited {heard.whole_ms:.0f} ms"
+        for heard in found.heards
+        if heard.whole_ms is not None and heard.whole_ms > limit_ms
+    ] + [f"{heard.id or heard.input} was never answered" for heard in found.heards if heard.error == "hung"]
+
+
+def gauge(body: bytes, name: str) -> float | None:
+    """One metric without labels out of a Prometheus page."""
+    for line in body.decode("utf-8", "replace").splitlines():
+        key, _, value = line.partition(" ")
+        if key == name:
+            try:
+                return float(value)
+            except ValueError:
+                return None
+    return None
+
+
+def figures(found: Soak) -> dict[str, Any]:
+    """For the document. ``detectable``: the least slope that this soak could have shown."""
+    return {
+        "clients": found.clients,
+        "for_s": found.for_s,
+        "requests": len(found.heards),
+        "failed": found.failed,
+        "latency_ms_p50": found.latency_ms,
+        **_slope("latency", "ms_per_hour", found.latency, found.latency_ms),
+        "decays": found.decays,
+        "memory_bytes_p50": found.memory_bytes,
+        **_slope("memory", "bytes_per_hour", found.memory, found.memory_bytes),
+        "grows": found.grows,
+        "starved": len(found.starved),
+        "left_inside": found.left_inside,
+    }
+
+
+def _slope(name: str, unit: str, slope: Slope | None, level: float | None) -> dict[str, Any]:
+    if slope is None:
+        return {f"{name}_drift_{unit}": None, f"{name}_drift_95": None, f"{name}_detectable_pct_per_hour": None}
+    half = (slope.high - slope.low) / 2
+    return {
+        f"{name}_drift_{unit}": slope.slope,
+        f"{name}_drift_95": [slope.low, slope.high],
+        f"{name}_detectable_pct_per_hour": 100 * half / level if level else None,
+    }
+
+
+def passed(found: Soak) -> bool | None:
+    """No decay, no growth, nobody starved, nothing left inside."""
+    if found.decays is None or not found.heards:
+        return None
+    return not (found.decays or found.grows or found.starved or found.failed or found.left_inside)

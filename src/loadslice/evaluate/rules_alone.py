@@ -1,0 +1,225 @@
+"""Rules about one placement by itself: what its own figures mean. `loadslice.evaluate.rules` says how rules work."""
+
+from collections.abc import Callable
+
+from loadslice.evaluate.layers import attribution as attributions
+from loadslice.evaluate.layers import ramp as ramps
+from loadslice.evaluate.seen import Seen
+from loadslice.spec.evaluation import Evaluation
+from loadslice.spec.evaluation_report import Effect, Rule
+
+OneRule = Callable[[Seen, Seen, Evaluation], Rule | None]
+"""A placement, the reference and the file; ``None``: it does not fire."""
+
+
+def rule(code: str, seen: Seen, text: str, evidence: str | None, effect: Effect = "regression") -> Rule:
+    """A rule that fired for a placement."""
+    return Rule(code=code, placement=seen.name, text=text, evidence=evidence or "", effect=effect)
+
+
+def not_run(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
+    """It could not be started here."""
+    if seen.state != "not_run":
+        return None
+    return rule("not-run", seen, "It did not run here; that says nothing for it or against it.", seen.why, "warning")
+
+
+def died(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
+    """It ended under evaluation."""
+    if seen.state != "died":
+        return None
+    return rule("died", seen, "The server ended during the evaluation; later layers are missing.", seen.why)
+
+
+def not_finite(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
+    """Overflow."""
+    if seen.correctness is None or not seen.correctness.not_finite:
+        return None
+    return rule(
+        "not-finite", seen, "Outputs hold NaN or infinity for ordinary inputs: an overflow in the scheme. Refuse it.",
+        f"{seen.correctness.not_finite} values",
+    )  # fmt: skip
+
+
+def unanswered(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
+    """Ordinary inputs without an answer."""
+    if seen.correctness is None or not (seen.correctness.unanswered or seen.correctness.unreadable):
+        return None
+    return rule(
+        "unanswered", seen, "Ordinary inputs got no answer that could be compared.",
+        f"{len(seen.correctness.unanswered)} unanswered, {seen.correctness.unreadable} not readable",
+    )  # fmt: skip
+
+
+def degraded_operators(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
+    """Lone requests that were not served as the placement says: a degraded reply, or an engine behind the first."""
+    if seen.correctness is None:
+        return None
+    elsewhere = {path for path in seen.correctness.paths if path} if len(seen.correctness.paths) > 1 else set()
+    if not seen.correctness.degraded and not elsewhere:
+        return None
+    return rule(
+        "degraded-operators", seen, "Lone requests were served by a degraded reply, or not all on the same engines.",
+        f"{seen.correctness.degraded} degraded replies; paths {'; '.join(sorted(elsewhere)) or 'one'}", "warning",
+    )  # fmt: skip
+
+
+def load_changes_answers(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
+    """The same input, another answer once others are beside it."""
+    if seen.loaded is None or not seen.loaded["differing"]:
+        return None
+    return rule(
+        "load-changes-answers", seen, "Under load, inputs are answered otherwise than alone: a path is wrong.",
+        f"{seen.loaded['differing']} of {seen.loaded['answers']} answers",
+    )  # fmt: skip
+
+
+def metric_lost(seen: Seen, reference: Seen, wanted: Evaluation) -> Rule | None:
+    """Labels say so."""
+    metric = seen.correctness.metric if seen.correctness is not None else None
+    if metric is None:
+        return None
+    floors = wanted.floors
+    before = reference.correctness.metric if reference.correctness is not None and not seen.reference else None
+    below = floors.metric is not None and metric < floors.metric
+    lost = before is not None and metric < before - floors.metric_loss
+    if not below and not lost:
+        return None
+    against = f"the floor is {floors.metric:g}" if below else f"the reference has {before:.4f}"
+    return rule("metric-lost", seen, "The task metric fell below what must be kept.", f"{metric:.4f}; {against}")
+
+
+def limit_missed(seen: Seen, _: Seen, wanted: Evaluation) -> Rule | None:
+    """An absolute limit."""
+    if wanted.floors.p95_ms is None or seen.lone is None:
+        return None
+    times_ms = sorted(seen.lone.times_ms())
+    p95_ms = times_ms[int(0.95 * (len(times_ms) - 1))] if times_ms else None
+    if p95_ms is None or p95_ms <= wanted.floors.p95_ms:
+        return None
+    return rule(
+        "limit-missed", seen, "Even single requests miss the latency limit.",
+        f"p95 {p95_ms:.1f} ms, limit {wanted.floors.p95_ms:g} ms",
+    )  # fmt: skip
+
+
+def decay(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
+    """Latency that rises while the load does not."""
+    if seen.soak is None or not seen.soak.decays or seen.soak.latency is None:
+        return None
+    return rule(
+        "decay", seen, "Latency rises under constant load: a leak, a polluted cache, or a power cap.",
+        f"{seen.soak.latency.slope:+.3g} ms per hour, surely above {seen.soak.latency.low:.3g}, "
+        f"in {seen.soak.for_s:.0f} s",
+    )  # fmt: skip
+
+
+def growth(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
+    """Memory that rises while the load does not."""
+    if seen.soak is None or not seen.soak.grows or seen.soak.memory is None:
+        return None
+    return rule(
+        "growth", seen, "Memory rises under constant load: a leak.",
+        f"{seen.soak.memory.slope / 1e6:+.3g} MB per hour, surely above {seen.soak.memory.low / 1e6:.3g}",
+    )  # fmt: skip
+
+
+def starvation(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
+    """Some wait out of all proportion, or for ever."""
+    if seen.soak is None or not (seen.soak.starved or seen.soak.left_inside):
+        return None
+    left = f"; {seen.soak.left_inside:.0f} requests left inside" if seen.soak.left_inside else ""
+    return rule(
+        "starvation", seen, "Requests starve beside others.",
+        f"{len(seen.soak.starved)} of {len(seen.soak.heards)}: {', '.join(seen.soak.starved[:2])}{left}",
+    )  # fmt: skip
+
+
+def errors_under_load(seen: Seen, _: Seen, wanted: Evaluation) -> Rule | None:
+    """Failures at a load it should stand."""
+    if seen.soak is None or not seen.soak.heards:
+        return None
+    share = seen.soak.failed / len(seen.soak.heards)
+    if share <= wanted.floors.error_rate:
+        return None
+    return rule("errors-under-load", seen, "Requests fail under a load it should stand.", f"{share:.1%} in the soak")
+
+
+def weak_recovery(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
+    """A hang on bad input, or a good request that suffers after one."""
+    if seen.abnormal is None:
+        return None
+    hung = [one.name for one in seen.abnormal.tried if one.fate == "hung"]
+    lost = [one.name for one in seen.abnormal.tried if not one.recovered]
+    if not hung and not lost and seen.abnormal.alive:
+        return None
+    said = [f"hung on {', '.join(hung[:3])}"] if hung else []
+    said += [f"not well after {', '.join(lost[:3])}"] if lost else []
+    said += ["the server ended"] if not seen.abnormal.alive else []
+    return rule("weak-recovery", seen, "Bad input hangs it or is not recovered from: weak recovery.", "; ".join(said))
+
+
+def bad_input_blamed(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
+    """A 5xx where the client is at fault."""
+    failed = [one.name for one in seen.abnormal.tried if one.fate == "failed"] if seen.abnormal is not None else []
+    if not failed:
+        return None
+    return rule(
+        "bad-input-blamed-on-server", seen, "Bad input is answered as a fault of the server; clients will come back.",
+        f"{len(failed)}: {', '.join(failed[:3])}", "warning",
+    )  # fmt: skip
+
+
+def passes_nan_on(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
+    """NaN in, NaN out, with a 200."""
+    passed = [one.name for one in seen.abnormal.tried if one.not_finite] if seen.abnormal is not None else []
+    if not passed:
+        return None
+    return rule(
+        "not-finite-passed-on", seen, "Inputs that are no numbers are answered with numbers that are none.",
+        ", ".join(passed[:3]), "note",
+    )  # fmt: skip
+
+
+def scheduling_dominates(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
+    """More time between the parts than in them."""
+    found = seen.attribution
+    if found is None or found.parts_ms["scheduling"] is None:
+        return None
+    beside = sum(found.parts_ms[name] or 0.0 for name in ("copy", "queueing", "scheduling", "front", "transport"))
+    compute = found.parts_ms["compute"] or 0.0
+    if beside <= compute:
+        return None
+    return rule(
+        "scheduling-dominates", seen, "A lone request spends more time beside the engines than in them.",
+        f"{beside:.2f} ms beside, {compute:.2f} ms computing", "warning",
+    )  # fmt: skip
+
+
+def knee_off(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
+    """The prediction missed."""
+    error = seen.ramp.knee_error if seen.ramp is not None else None
+    if error is None or abs(error) <= ramps.KNEE_WITHIN:
+        return None
+    return rule(
+        "knee-mispredicted", seen, "The knee was not where the profile put it: the machine was not as it was profiled.",
+        f"{error:+.1%}", "note",
+    )  # fmt: skip
+
+
+def attribution_open(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
+    """Parts that do not add up."""
+    found = seen.attribution
+    if found is None or not found.from_journal or abs(found.unexplained_share) <= attributions.CLOSED_WITHIN:
+        return None
+    return rule(
+        "attribution-open", seen, "The parts of the latency do not add up to it.",
+        f"{found.unexplained_share:+.1%} unexplained", "note",
+    )  # fmt: skip
+
+
+ABSOLUTE: tuple[OneRule, ...] = (
+    not_run, died, not_finite, unanswered, degraded_operators, load_changes_answers, metric_lost, limit_missed, decay,
+    growth, starvation, errors_under_load, weak_recovery, bad_input_blamed, passes_nan_on, scheduling_dominates,
+    knee_off, attribution_open,
+)  # fmt: skip

@@ -1,0 +1,110 @@
+"""Kinds of operators that use hardware alike, and what a model asks of a device by kind.
+
+An efficiency found on one convolution says something of other convolutions and little of a transpose. The kinds are
+few, so that a handful of measured models calibrates them.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from loadslice.graph import contrib
+from loadslice.graph.costs import MOVES, PER_INPUT_ELEMENT, PER_OUTPUT_ELEMENT, VIEWS
+from loadslice.graph.roofline import WIDTH_BITS, precision_on
+from loadslice.spec.device import Device
+from loadslice.spec.inspection import NodeCost
+
+OpClass = Literal["conv", "conv_thin", "matmul", "recurrent", "reduce", "elementwise", "move", "other", "stream"]
+
+CLASSES: tuple[OpClass, ...] = (
+    "conv",
+    "conv_thin",
+    "matmul",
+    "recurrent",
+    "reduce",
+    "elementwise",
+    "move",
+    "other",
+    "stream",
+)
+
+THIN_MACS = 64
+"""A convolution of so few products per output element (depthwise 3x3 to 7x7, the first of an image's 3 channels) reads
+more than it computes."""
+
+_POOLS = frozenset({"MaxPool", "AveragePool", "LpPool"})
+_CONVS = frozenset({"Conv", "ConvTranspose", "NhwcConv", "DeformConv"})
+_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+_CANONICAL = {name: standard for name, (standard, _) in contrib.CANONICAL.items()}
+
+
+def op_class(node: NodeCost) -> OpClass:
+    """Which kind a node is of; quantised operators are of the kind of the float ones."""
+    op = _CANONICAL.get(node.op, node.op)
+    if op in _CONVS:
+        outputs = _output_elements(node)
+        return "conv_thin" if outputs and (node.macs or 0) <= THIN_MACS * outputs * (node.times or 1) else "conv"
+    if op in _RECURRENT:
+        return "recurrent"
+    if node.macs:
+        return "matmul"
+    if op in PER_INPUT_ELEMENT or op in _POOLS:
+        return "reduce"
+    if op in PER_OUTPUT_ELEMENT:
+        return "elementwise"
+    return "move" if op in MOVES else "other"
+
+
+def _output_elements(node: NodeCost) -> int | None:
+    shape = node.output_shapes[0] if node.output_shapes else None
+    sides = [side for side in shape or [] if side is not None]
+    return math.prod(sides) if shape and len(sides) == len(shape) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one run of a model asks of one device."""
+
+    roofline_ms: dict[OpClass, float] = field(default_factory=dict)
+    """By kind: the sum over nodes of max(FLOPs / peak, bytes / bandwidth)."""
+    launches: int = 0
+    """Nodes that run: views, constants and branches not taken are none."""
+
+
+def demand(device: Device, precision: str | None, nodes: Iterable[NodeCost]) -> Demand:
+    """What nodes ask of a device, by kind.
+
+    On an NPU with memory on the chip activations stay there, so only weights cross its bandwidth. Without a bandwidth
+    figure only its arithmetic counts, which is right where everything is on the chip and optimistic elsewhere; weights
+    that its chip does not hold come over the host's link for every run, as a kind of their own (``stream``).
+
+    Args:
+        device: With a peak.
+        precision: What the model computes in.
+        nodes: Of one run, each with its costs.
+    """
+    at, peak = precision_on(device, precision)
+    assert peak is not None, "a device without a peak has no roofline"
+    scale = WIDTH_BITS[at] / WIDTH_BITS[precision] if at is not None and precision is not None else 1.0
+    bandwidth = device.bandwidth_bytes_per_s
+    stays = device.kind == "npu" and device.onchip_bytes is not None
+    roofline_ms: dict[OpClass, float] = {}
+    launches, weights = 0, 0.0
+    for node in nodes:
+        if node.times == 0 or node.op in VIEWS:
+            continue
+        flops, moved = node.flops or 0, (node.weight_bytes if stays else node.bytes or 0) * scale
+        if not flops and not node.bytes:
+            continue
+        launches += node.times or 1
+        weights += node.weight_bytes * scale
+        memory_ms = moved / bandwidth.value * 1e3 if bandwidth is not None else 0.0
+        kind = op_class(node)
+        roofline_ms[kind] = roofline_ms.get(kind, 0.0) + max(flops / peak.value * 1e3, memory_ms)
+    link = device.host_link_bytes_per_s
+    if stays and bandwidth is None and link is not None and device.onchip_bytes is not None:
+        beyond = weights - device.onchip_bytes.value
+        if beyond > 0:
+            roofline_ms["stream"] = beyond / link.value * 1e3
+    return Demand(roofline_ms, launches)

@@ -1,0 +1,237 @@
+"""A searched plan completed: money, decision, confidence, valleys and checklist put to the fleets that were simulated.
+
+The search hands in a plan with fleets, load and proof; `complete` gives it back with everything a manager asks for.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from loadslice.plan.checklist import checklist
+from loadslice.plan.confidence import confidence
+from loadslice.plan.decision.facts import Facts, gather
+from loadslice.plan.decision.scenario import kinds, scores
+from loadslice.plan.decision.settle import Cost, Settled, settle, total_cost
+from loadslice.plan.decision.tree import decide
+from loadslice.plan.money import wall
+from loadslice.plan.money.bill import bill
+from loadslice.plan.money.tco import costs_by_year, horizons, per_1000, with_interval
+from loadslice.plan.separate import fill
+from loadslice.plan.shocks import Assumption, assumptions, shocks_of
+from loadslice.plan.valleys import valleys
+from loadslice.spec.budget import Budget
+from loadslice.spec.device import Kind
+from loadslice.spec.inspection import Inspection
+from loadslice.spec.latency import LatencyTable
+from loadslice.spec.plan import Confidence, PathStep, Plan, PlannedFleet
+from loadslice.spec.portrait import Portrait
+from loadslice.spec.prices import Prices
+from loadslice.spec.variant import Squeeze
+
+INTERVAL_DRAWS = 1000
+
+
+def complete(
+    plan: Plan,
+    budget: Budget,
+    *,
+    prices: Prices | None = None,
+    portrait: Portrait | None = None,
+    inspections: Sequence[Inspection] = (),
+    npus: Sequence[str] = (),
+    latency: LatencyTable | None = None,
+    squeezes: Sequence[Squeeze] = (),
+    times: Mapping[str, Assumption] | None = None,
+    carries: Mapping[str, float] | None = None,
+    runs_by: Mapping[str, str] | None = None,
+    rows_p99: float | None = None,
+    utilisation: float | None = None,
+    gpu_rent_per_hour: float = 0.0,
+) -> Plan:
+    """Money, decision, confidence, valleys and checklist.
+
+    Args:
+        plan: Fleets as they were simulated; what stood in the parts that are filled in here is replaced.
+        budget: What the plan was searched under.
+        prices: What the offers do not state.
+        portrait: Of the trace.
+        inspections: One for each model.
+        npus: Names of the NPUs they were inspected for.
+        latency: What the fleets were simulated on.
+        squeezes: What was tried on each model.
+        times: Engine type -> error of its times (`shocks.time_error`).
+        carries: Fleet -> traffic, as a multiple of the recorded, under which a simulation showed it to hold.
+        runs_by: Engine type -> engine of the latency table, where the names differ.
+        rows_p99: Rows of a request, 99th percentile, where there is no portrait.
+        utilisation: Of what serves today in its busiest hour, 0 to 1.
+        gpu_rent_per_hour: What borrowing a GPU costs.
+    """
+    held = carries or {}
+    fleets = [_priced(fleet, budget, prices, held.get(fleet.name), times, plan.seed) for fleet in plan.fleets]
+    watts = _smallest_box_w(fleets, budget, prices)
+    facts = gather(
+        budget,
+        portrait=portrait,
+        inspections=inspections,
+        npus=npus,
+        rate_per_s=plan.load.peak_rate_per_s,
+        rows=rows_p99,
+        utilisation=utilisation,
+        box_w=watts,
+    )
+    decision = decide(facts)
+    cost = _by_objective(plan, budget)
+    settled = settle(decision, facts, fleets, cost)
+    path = [*decision.path, *settled.steps, _scenario_step(fleets, budget, plan.load.span_s, settled)]
+    recommended = next((fleet for fleet in fleets if fleet.name == settled.recommended), None)
+    return msgspec.structs.replace(
+        plan,
+        decision=settled.sentence,
+        decision_path=path,
+        fleets=fleets,
+        recommended=settled.recommended,
+        nearest=None if settled.recommended else plan.nearest,
+        saves_vs_gpu_only_pct=_saves_pct(fleets, settled, total_cost(budget.money.horizon_years)),
+        confidence=_confidence(fleets, settled, budget, prices, times, held, gpu_rent_per_hour, plan.seed),
+        valleys=[] if recommended is None else valleys(recommended, plan.load),
+        valley_fill=None
+        if recommended is None
+        else fill(recommended, fleets, plan.load, budget, prices, total_cost(budget.money.horizon_years)),
+        checklist=checklist(
+            fleets, facts, latency=latency, squeezes=squeezes, prices=prices, box_w=watts, runs_by=runs_by
+        ),
+        warnings=list(dict.fromkeys([*plan.warnings, *_warnings(fleets, facts)])),
+    )
+
+
+def _priced(
+    fleet: PlannedFleet,
+    budget: Budget,
+    prices: Prices | None,
+    carries: float | None,
+    times: Mapping[str, Assumption] | None,
+    seed: int,
+) -> PlannedFleet:
+    """A fleet with its money and its power wall."""
+    years = horizons(budget)
+    found = costs_by_year(fleet, budget, prices, years=years, carries=carries)
+    lowered = bill(fleet, budget, prices)
+    rng = np.random.default_rng(seed)
+    draws = {one.name: one.draw(rng, INTERVAL_DRAWS) for one in assumptions([lowered], times)}
+    shocks = shocks_of(draws, lowered, INTERVAL_DRAWS)
+    costs = [
+        msgspec.structs.replace(
+            cost, interval_95=with_interval(fleet, budget, prices, shocks, years=cost.years, carries=carries)
+        )
+        for cost in found
+    ]
+    longest = costs[-1]
+    known = {limit.name for limit in fleet.limits}
+    load = wall.full_load(fleet, budget, prices)
+    return msgspec.structs.replace(
+        fleet,
+        tco=costs,
+        cost_per_1000=per_1000(longest.total, longest.years, fleet.throughput_per_s, budget.growth_per_year),
+        limits=[*fleet.limits, *(limit for limit in wall.limits(fleet, budget, prices) if limit.name not in known)],
+        power_w=load.fleet_w if fleet.power_w is None else fleet.power_w,
+        power_per_box_w=load.box_w if fleet.power_per_box_w is None else fleet.power_per_box_w,
+        missing_prices=list(dict.fromkeys([*fleet.missing_prices, *longest.missing])),
+    )
+
+
+def _smallest_box_w(fleets: Sequence[PlannedFleet], budget: Budget, prices: Prices | None) -> dict[Kind, float]:
+    """Kind -> watts at full load of the smallest box among fleets of that kind alone."""
+    found: dict[Kind, float] = {}
+    for fleet in fleets:
+        own = kinds(fleet)
+        load = wall.full_load(fleet, budget, prices)
+        if len(own) != 1 or not load.boxes_w:
+            continue
+        kind = next(iter(own))
+        found[kind] = min(load.boxes_w[-1], found.get(kind, load.boxes_w[-1]))
+    return found
+
+
+def _by_objective(plan: Plan, budget: Budget) -> Cost:
+    """What is least for the best fleet."""
+    if plan.objective == "latency":
+        return lambda fleet: fleet.latency_ms.p99
+    if plan.objective == "energy":
+        return lambda fleet: fleet.energy_j
+    if plan.objective == "throughput":
+        return lambda fleet: None if not fleet.goodput_per_s else 1.0 / fleet.goodput_per_s
+    return total_cost(budget.money.horizon_years)
+
+
+def _scenario_step(fleets: Sequence[PlannedFleet], budget: Budget, span_s: float, settled: Settled) -> PathStep:
+    """What counts in the budget's scenario, and how the fleets stand in it."""
+    kept = [fleet for fleet in fleets if fleet.meets_slo]
+    made = [score for score in scores(kept, budget.scenario, span_s) if score.score is not None]
+    question = f"Which fleet is best in the scenario '{budget.scenario}'?"
+    if not made:
+        return PathStep(
+            question=question, answer="not known", evidence="no fleet keeps the promise, or no figure is known"
+        )
+    best = max(made, key=lambda score: (score.veto is None, score.score or 0.0))
+    told = "; ".join(
+        f"{score.fleet} {score.score:.2f}"
+        + (f" (vetoed: {score.veto})" if score.veto else "")
+        + (f" (without {', '.join(score.unknown)})" if score.unknown else "")
+        for score in sorted(made, key=lambda score: -(score.score or 0.0))
+    )
+    same = best.fleet == settled.recommended
+    answer = best.fleet if same or settled.recommended is None else f"{best.fleet}; the recommended one costs less"
+    return PathStep(question=question, answer=answer, evidence=told)
+
+
+def _saves_pct(fleets: Sequence[PlannedFleet], settled: Settled, cost: Cost) -> float | None:
+    """How much less the recommended fleet costs than the GPU alone, over the horizon."""
+    by_name = {fleet.name: fleet for fleet in fleets}
+    gpu = by_name.get("gpu-only")
+    if settled.recommended is None or gpu is None or not gpu.meets_slo:
+        return None
+    own, reference = cost(by_name[settled.recommended]), cost(gpu)
+    return None if own is None or not reference else 100.0 * (1.0 - own / reference)
+
+
+def _confidence(
+    fleets: Sequence[PlannedFleet],
+    settled: Settled,
+    budget: Budget,
+    prices: Prices | None,
+    times: Mapping[str, Assumption] | None,
+    carries: Mapping[str, float],
+    gpu_rent_per_hour: float,
+    seed: int,
+) -> Confidence | None:
+    """Among the fleets that the questions leave; ``None``: none is recommended."""
+    if settled.recommended is None:
+        return None
+    left = [fleet for fleet in fleets if fleet.name not in settled.ruled_out]
+    found = confidence(
+        left,
+        settled.recommended,
+        budget,
+        prices,
+        times=times,
+        carries=carries,
+        gpu_rent_per_hour=gpu_rent_per_hour,
+        seed=seed,
+    )
+    return msgspec.structs.replace(found, left_out=found.left_out | settled.ruled_out)
+
+
+def _warnings(fleets: Sequence[PlannedFleet], facts: Facts) -> list[str]:
+    found = [
+        f"{fleet.name}: its cost is unknown, at least {fleet.tco[-1].at_least:,.0f} "
+        f"{facts.budget.money.currency} over {fleet.tco[-1].years} years; missing: {', '.join(fleet.tco[-1].missing)}."
+        for fleet in fleets
+        if fleet.tco and fleet.tco[-1].total is None
+    ]
+    return found + [
+        f"{fleet.name}: {limit.name} cannot be checked, {limit.evidence}."
+        for fleet in fleets
+        for limit in fleet.limits
+        if limit.name in ("per_box_w", "per_rack_w") and limit.met is None
+    ]

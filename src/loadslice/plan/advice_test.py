@@ -1,0 +1,133 @@
+import msgspec
+import pytest
+
+from loadslice.plan.advice import complete
+from loadslice.plan.money.specimen import BUDGET, PRICES, engine, fleet
+from loadslice.spec.budget import ModelLife, Offline, People, Power
+from loadslice.spec.files import encode_json
+from loadslice.spec.plan import HourLoad, Load, Plan
+from loadslice.spec.simulation import LatencyMs
+
+LOAD = Load(
+    requests=20 * 7200,
+    span_s=7200.0,
+    rate_per_s=20.0,
+    peak_rate_per_s=25.0,
+    buckets=[
+        HourLoad(hour=0, seconds=3600.0, requests=15 * 3600),
+        HourLoad(hour=1, seconds=3600.0, requests=25 * 3600),
+    ],
+)
+CPU = fleet("cpu-only", {"cpu": engine("cpu", 2)}, latency_ms=LatencyMs(p50=60.0, p95=100.0, p99=150.0, mean=70.0))
+GPU = fleet("gpu-only", {"gpu": engine("gpu", 1)})
+TEAM = msgspec.structs.replace(
+    BUDGET,
+    people=People(count=8, heterogeneous_experience=True),
+    model=ModelLife(parameters=3e9, changes_per_year=2.0, in_production=True),
+)
+
+
+def plan(*fleets, **changes) -> Plan:
+    bare = Plan(
+        decision=None,
+        decision_path=[],
+        fleets=list(fleets),
+        recommended=None,
+        nearest="gpu-only",
+        saves_vs_gpu_only_pct=None,
+        objective="cost",
+        currency="EUR",
+        load=LOAD,
+        proof=None,
+        compared_with=[],
+        confidence=None,
+        valleys=[],
+        checklist=[],
+        warnings=["kept"],
+    )
+    return msgspec.structs.replace(bare, **changes)
+
+
+def test_a_searched_plan_comes_back_with_money_decision_confidence_valleys_and_checklist() -> None:
+    made = complete(plan(CPU, GPU), TEAM, prices=PRICES)
+    assert made.recommended == "cpu-only"
+    assert made.nearest is None
+    assert made.decision is not None
+    assert made.decision.startswith("Stay on one machine")
+    assert [cost.years for cost in made.fleets[0].tco or []] == [2, 3]
+    assert made.confidence is not None
+    assert made.confidence.survives is not None
+    assert len(made.valleys) == 2
+    assert made.valley_fill is not None
+    assert len(made.checklist) == 5
+    assert made.warnings[0] == "kept"
+    assert msgspec.json.decode(encode_json(made), type=Plan) == made
+
+
+def test_what_is_saved_against_the_gpu_alone_is_the_difference_of_the_totals() -> None:
+    made = complete(plan(CPU, GPU), TEAM, prices=PRICES)
+    cpu, gpu = (next(cost.total or 0 for cost in one.tco or [] if cost.years == 3) for one in made.fleets)
+    assert made.saves_vs_gpu_only_pct == pytest.approx(100 * (1 - cpu / gpu))
+    assert complete(plan(CPU), TEAM, prices=PRICES).saves_vs_gpu_only_pct is None
+
+
+def test_the_interval_holds_the_total_and_a_thousand_cost_what_the_longest_horizon_says() -> None:
+    made = complete(plan(CPU, GPU), TEAM, prices=PRICES).fleets[0]
+    for cost in made.tco or []:
+        assert cost.interval_95 is not None
+        assert cost.total is not None
+        assert cost.interval_95[0] < cost.total < cost.interval_95[1]
+    assert made.cost_per_1000 is not None
+
+
+def test_a_wall_that_a_fleet_breaks_at_full_load_takes_it_out() -> None:
+    tight = msgspec.structs.replace(TEAM, power=msgspec.structs.replace(TEAM.power, per_box_w=300.0))
+    made = complete(plan(CPU, GPU), tight, prices=PRICES)
+    assert made.recommended is None
+    assert made.nearest == "gpu-only"
+    assert [limit.met for limit in made.fleets[0].limits] == [False, True]
+    assert made.confidence is None
+    assert (made.valleys, made.valley_fill) == ([], None)
+
+
+def test_missing_figures_are_warned_of_by_name_and_the_fleet_stays() -> None:
+    bare = msgspec.structs.replace(TEAM, power=Power())
+    made = complete(plan(CPU, GPU), bare, prices=PRICES)
+    assert len(made.fleets) == 2
+    assert made.fleets[0].missing_prices == ["power.tariff_per_kwh of the budget", "power.cooling_factor of the budget"]
+    assert any("cpu-only: its cost is unknown, at least" in warning for warning in made.warnings)
+
+
+@pytest.mark.parametrize(("objective", "wanted"), [("latency", "gpu-only"), ("cost", "cpu-only")])
+def test_the_objective_decides_what_is_least(objective, wanted: str) -> None:
+    assert complete(plan(CPU, GPU, objective=objective), TEAM, prices=PRICES).recommended == wanted
+
+
+def test_the_scenario_is_told_with_every_score() -> None:
+    made = complete(plan(CPU, GPU), TEAM, prices=PRICES)
+    step = made.decision_path[-1]
+    assert step.question == "Which fleet is best in the scenario 'interactive'?"
+    assert step.answer == "gpu-only; the recommended one costs less"
+    assert "cpu-only 0." in step.evidence
+
+
+def test_offline_work_in_the_valleys_is_set_against_machines_of_its_own() -> None:
+    job = msgspec.structs.replace(TEAM, offline=Offline(requests_per_day=400_000.0))
+    made = complete(plan(CPU, GPU), job, prices=PRICES).valley_fill
+    assert made is not None
+    assert made.fits is True
+    assert made.separate == "1 x cpu"
+    assert made.separate_total is not None
+    assert made.power_total is not None
+    assert made.saved == pytest.approx(made.separate_total - made.power_total)
+
+
+def test_fleets_that_the_questions_rule_out_are_named_in_the_confidence() -> None:
+    small = msgspec.structs.replace(TEAM, people=People(count=2, heterogeneous_experience=True))
+    hybrid = fleet(
+        "hybrid", {"cpu": engine("cpu", 1, idle_w=0.0, active_w=1.0), "gpu": engine("gpu", 1, price_purchase=1.0)}
+    )
+    made = complete(plan(hybrid, GPU), small, prices=PRICES)
+    assert made.recommended == "gpu-only"
+    assert made.confidence is not None
+    assert "2 people" in made.confidence.left_out.get("hybrid", "")

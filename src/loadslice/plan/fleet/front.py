@@ -1,0 +1,40 @@
+"""Which fleets are worth a look: nobody is better in cost, P99 and energy at once."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from loadslice.spec.plan import PlannedFleet
+
+TOLERANCE = 1e-9
+
+
+def mark(fleets: Sequence[PlannedFleet]) -> list[PlannedFleet]:
+    """The fleets, each with the name of one that dominates it.
+
+    Only fleets that keep the promise within the limits dominate; a figure that is unknown makes two fleets
+    incomparable.
+    """
+    marked = []
+    for fleet in fleets:
+        by = next((other.name for other in fleets if other is not fleet and _dominates(other, fleet)), None)
+        marked.append(msgspec.structs.replace(fleet, dominated_by=by))
+    return marked
+
+
+def _dominates(one: PlannedFleet, other: PlannedFleet) -> bool:
+    if one.meets_slo is not True or any(limit.met is False for limit in one.limits):
+        return False
+    pairs = [
+        (one.cost_per_hour, other.cost_per_hour),
+        (one.latency_ms.p99, other.latency_ms.p99),
+        (one.energy_j, other.energy_j),
+    ]
+    better = False
+    for first, second in pairs:
+        if first is None and second is None:
+            continue
+        if first is None or second is None or first > second * (1 + TOLERANCE):
+            return False
+        better = better or first < second * (1 - TOLERANCE)
+    return better

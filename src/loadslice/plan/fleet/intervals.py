@@ -1,0 +1,46 @@
+"""Figures with their uncertainty: what another run would show, and what modelled times may be wrong by."""
+
+import msgspec
+import numpy as np
+
+from loadslice.plan.fleet.judge import Judge, Verdict
+from loadslice.sim import replicas, simulate
+from loadslice.spec.uncertainty import perturbed
+
+REPLICAS = 8
+REQUESTS_MAX = 2_000_000
+"""Over all replicas; longer traffic has fewer of them."""
+
+
+def intervals(judge: Judge, verdict: Verdict, seed: int) -> dict[str, tuple[float, float]] | None:
+    """Figure -> bounds that hold one more run 19 times of 20.
+
+    Each replica has draws of its own, the machine's drift among them, and for modelled times a table that could as well
+    be true. ``None``: the traffic is too long to be simulated more than once here.
+    """
+    total = len(judge.traffic.arrival_ns)
+    number = min(REPLICAS, REQUESTS_MAX // max(total, 1))
+    if number < 3:
+        return None
+    rng = np.random.default_rng(seed)
+    figures: dict[str, list[float]] = {}
+    for replica in range(seed, seed + number):
+        drawn = perturbed(judge.design.latency, rng)
+        prepared = judge.with_latency(drawn).prepared(verdict.counts, verdict.boxes, verdict.policy)
+        assert prepared is not None, "it was simulated before"
+        run = simulate.run(replicas.in_run(prepared, replica), seed=replica)
+        again = judge.summed(run, verdict.counts, verdict.boxes, verdict.policy)
+        for name, value in _figures(again):
+            figures.setdefault(name, []).append(value)
+    return {name: replicas.interval(values) for name, values in figures.items() if len(values) == number}
+
+
+def _figures(verdict: Verdict) -> list[tuple[str, float]]:
+    known = {f"latency_ms.{name}": value for name, value in msgspec.structs.asdict(verdict.latency_ms).items()}
+    known |= {
+        "throughput_per_s": verdict.throughput_per_s,
+        "goodput_per_s": verdict.goodput_per_s,
+        "error_rate": verdict.error_rate,
+        "energy_j": verdict.energy_j,
+    }
+    return [(name, float(value)) for name, value in known.items() if value is not None]

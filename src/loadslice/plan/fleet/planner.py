@@ -1,0 +1,354 @@
+"""From a setting to fleets: reference plans searched, alternatives swept, policy numbers tuned, rivals compared.
+
+Everything here is simulation and search; money over the years, the decision and its confidence are put to the result
+by `loadslice.plan.advice`.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import numpy as np
+
+from loadslice.plan.fleet import rivals
+from loadslice.plan.fleet.front import mark
+from loadslice.plan.fleet.grow import carries, grow
+from loadslice.plan.fleet.intervals import intervals
+from loadslice.plan.fleet.judge import Judge
+from loadslice.plan.fleet.lower import for_energy
+from loadslice.plan.fleet.planned import impossible, lacking, planned
+from loadslice.plan.fleet.problem import Int64s, Problem
+from loadslice.plan.fleet.reference import Reference, references, search
+from loadslice.plan.fleet.search import Fleet, Search, Seeker
+from loadslice.plan.fleet.setting import POLICIES, Setting
+from loadslice.plan.fleet.tune import score, tune
+from loadslice.plan.sweep import Judging, Ledger, Runner, Swept, sweep
+from loadslice.spec.budget import Budget
+from loadslice.spec.plan import Compared, HourLoad, Limit, Load, Objective, PlannedFleet, Proof
+
+ALTERNATIVES_MAX = 400
+SHOWN_MAX = 12
+"""Fleets in the table: the reference plans and the front."""
+ASSUMES = (
+    "an engine more never breaks a promise that holds without it",
+    "work is routed by stage, shape and size",
+    "a fleet keeps the promise if it does under one of the policies tried",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a planner needs of the world outside."""
+
+    clock: Callable[[], float]
+    runner: Callable[[Judging], Runner]
+    ledger: Callable[[str], Ledger]
+    tell: Callable[[str], None]
+    jobs: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A fleet with where its stages may run."""
+
+    name: str
+    fleet: Fleet
+    judge: Judge
+
+
+@dataclass(slots=True)
+class Planned:
+    """What the search ends with."""
+
+    fleets: list[PlannedFleet]
+    candidates: dict[str, Candidate]
+    """Those of ``fleets`` that were simulated."""
+    recommended: str | None
+    nearest: str | None
+    proof: Proof
+    compared: list[Compared]
+    load: Load
+    carries: dict[str, float] = field(default_factory=dict)
+    """Fleet -> traffic, as a multiple of the recorded, under which it keeps the promise."""
+
+
+def make(setting: Setting, budget: Budget, objective: Objective, tools: Tools) -> Planned:
+    """Search everything.
+
+    Args:
+        setting: Traffic, offers and times.
+        budget: Promise and limits.
+        objective: What is least, or most, for the recommended fleet.
+        tools: Clock, simulations, words.
+    """
+    began = tools.clock()
+    problem = setting.lowered.problem
+    found = _searched(references(problem, setting.design, setting.demand.kinds), setting, budget, objective, tools)
+    candidates = {
+        name: Candidate(name, result.best, judge)
+        for name, (_, result, judge) in found.items()
+        if result is not None and judge is not None and result.best is not None
+    }
+    if objective in ("latency", "throughput"):
+        candidates = {
+            name: replace(one, fleet=grow(one.fleet, one.judge, objective, tools.tell))
+            for name, one in candidates.items()
+        }
+    full = Judge(problem, setting.design, setting.traffic, budget.slo, POLICIES, tools.seed)
+    seeker = Seeker(problem, tools.ledger("any").judging(full), tools.clock)
+    swept = _alternatives(problem, candidates, seeker, full, tools)
+    compared, better = _compared(problem, seeker, candidates)
+    candidates = _with(candidates, better, full, objective)
+    candidates = _with(candidates, _cheaper(swept[0], swept[1], seeker, candidates), full, objective)
+    candidates = _tuned(candidates, objective, tools)
+    fleets = _fleets(found, candidates, swept, seeker, full, setting, budget, tools)
+    chosen = _best(candidates, objective)
+    return Planned(
+        fleets=fleets,
+        candidates=candidates,
+        recommended=chosen,
+        nearest=None if chosen else _nearest(fleets),
+        proof=_proof(found, swept[0], chosen, candidates, objective, setting, tools.clock() - began),
+        compared=_saved(compared, chosen, candidates),
+        load=_load(setting),
+        carries={name: carries(one.judge, one.fleet) for name, one in candidates.items() if one.fleet.holds},
+    )
+
+
+Found = dict[str, tuple[Reference, Search | None, Judge | None]]
+
+
+def _searched(refs: list[Reference], setting: Setting, budget: Budget, objective: Objective, tools: Tools) -> Found:
+    """Each reference plan's search; several at a time."""
+
+    def one(reference: Reference) -> tuple[Reference, Search | None, Judge | None]:
+        if reference.lacks is not None:
+            return reference, None, None
+        judge = Judge(reference.problem, reference.design, setting.traffic, budget.slo, POLICIES, tools.seed)
+        judging = tools.ledger(reference.name).judging(judge)
+        seeker = Seeker(reference.problem, judging, tools.clock)
+        priced = for_energy(reference.problem) if objective == "energy" else None
+        return reference, search(reference, seeker, tools.tell, priced), judge
+
+    with ThreadPoolExecutor(max(1, tools.jobs)) as pool:
+        return {result[0].name: result for result in pool.map(one, refs)}
+
+
+def _alternatives(
+    problem: Problem, candidates: dict[str, Candidate], seeker: Seeker, judge: Judge, tools: Tools
+) -> tuple[Swept, list[Int64s]]:
+    """Fleets around those that hold: one engine more, fewer or other of any type."""
+    wanted: dict[tuple[int, ...], Int64s] = {}
+    for one in candidates.values():
+        steps = [(-1, 0, 1, 2) if count else (0, 1) for count in one.fleet.mix.counts]
+        for step in itertools.islice(itertools.product(*steps), ALTERNATIVES_MAX):
+            counts = one.fleet.mix.counts + np.array(step, np.int64)
+            if (counts >= 0).all() and (counts <= problem.count_max).all() and counts.sum() > 0:
+                wanted.setdefault(tuple(int(count) for count in counts), counts)
+    fleets = list(wanted.values())[:ALTERNATIVES_MAX]
+    if not fleets:
+        return Swept(np.zeros(0)), []
+    run = tools.runner(tools.ledger("any").judging(judge))
+    swept = sweep(problem, fleets, run)
+    for number, verdict in swept.verdicts.items():
+        seeker.remember(fleets[number], verdict)
+    tools.tell(
+        f"alternatives: {len(fleets)} around them, {len(swept.verdicts)} simulated, {swept.bounded} settled by a "
+        f"bound, {swept.smaller + swept.dearer} by others"
+    )
+    return swept, fleets
+
+
+def _cheaper(swept: Swept, fleets: list[Int64s], seeker: Seeker, candidates: dict[str, Candidate]) -> Fleet | None:
+    """A swept fleet that holds and costs less than every candidate; the search's presumption failed there."""
+    number = swept.cheapest
+    if number is None:
+        return None
+    fleet = seeker.priced(fleets[number], swept.verdicts[number])
+    least = min((one.fleet.mix.cost_per_hour for one in candidates.values()), default=math.inf)
+    return fleet if fleet is not None and fleet.mix.cost_per_hour < least * (1 - 1e-6) else None
+
+
+def _compared(
+    problem: Problem, seeker: Seeker, candidates: dict[str, Candidate]
+) -> tuple[list[rivals.Rival], Fleet | None]:
+    made = [rivals.fluid(problem, seeker), rivals.greedy(problem, seeker)]
+    least = min((one.fleet.mix.cost_per_hour for one in candidates.values()), default=math.inf)
+    better = [one.final for one in made if one.final is not None and one.final.mix.cost_per_hour < least * (1 - 1e-6)]
+    return made, min(better, key=lambda fleet: fleet.mix.cost_per_hour, default=None)
+
+
+def _with(
+    candidates: dict[str, Candidate], fleet: Fleet | None, judge: Judge, objective: Objective
+) -> dict[str, Candidate]:
+    """Candidates with one more, found elsewhere, where cost is what counts."""
+    if fleet is None or objective != "cost":
+        return candidates
+    label = label_of(judge.problem, fleet.mix.counts)
+    return candidates | {label: Candidate(label, fleet, judge)}
+
+
+def _tuned(candidates: dict[str, Candidate], objective: Objective, tools: Tools) -> dict[str, Candidate]:
+    """Each candidate under the best policy numbers found around it."""
+
+    def one(candidate: Candidate) -> Candidate:
+        verdict = candidate.fleet.verdict
+        assert verdict is not None
+        kinds = int(np.count_nonzero(candidate.fleet.mix.counts))
+        best, _ = tune(candidate.judge, verdict, objective, kinds=kinds)
+        return replace(candidate, fleet=replace(candidate.fleet, verdict=best))
+
+    with ThreadPoolExecutor(max(1, tools.jobs)) as pool:
+        return {candidate.name: candidate for candidate in pool.map(one, candidates.values())}
+
+
+def _fleets(
+    found: Found,
+    candidates: dict[str, Candidate],
+    swept: tuple[Swept, list[Int64s]],
+    seeker: Seeker,
+    full: Judge,
+    setting: Setting,
+    budget: Budget,
+    tools: Tools,
+) -> list[PlannedFleet]:
+    """The reference plans, whatever became of them, then what else is on the front."""
+    table: list[PlannedFleet] = []
+    for name, (reference, result, judge) in found.items():
+        if reference.lacks is not None or result is None or judge is None:
+            table.append(lacking(name, reference.lacks or "nothing was offered"))
+        elif name in candidates:
+            table.append(_shown(candidates[name], setting, budget, tools))
+        elif result.nearest is not None:
+            table.append(_shown(Candidate(name, result.nearest, judge), setting, budget, tools))
+        else:
+            table.append(impossible(name, setting, budget))
+    table += [_shown(one, setting, budget, tools) for name, one in candidates.items() if name not in found]
+    labels = {fleet.label for fleet in table}
+    others: list[PlannedFleet] = []
+    for number, verdict in swept[0].verdicts.items():
+        label = label_of(seeker.problem, swept[1][number])
+        if not verdict.holds or label in labels:
+            continue
+        fleet = seeker.priced(swept[1][number], verdict)
+        if fleet is not None:
+            others.append(planned(label, label, fleet, setting, full.design, budget))
+    marked = mark([*table, *others])
+    front = [fleet for fleet in marked[len(table) :] if fleet.dominated_by is None]
+    front.sort(key=lambda fleet: fleet.cost_per_hour if fleet.cost_per_hour is not None else math.inf)
+    return [*marked[: len(table)], *front[: max(0, SHOWN_MAX - len(table))]]
+
+
+def _shown(candidate: Candidate, setting: Setting, budget: Budget, tools: Tools) -> PlannedFleet:
+    label = label_of(candidate.judge.problem, candidate.fleet.mix.counts)
+    fleet = planned(candidate.name, label, candidate.fleet, setting, candidate.judge.design, budget)
+    if candidate.fleet.verdict is None:
+        return fleet
+    return msgspec.structs.replace(fleet, interval_95=intervals(candidate.judge, candidate.fleet.verdict, tools.seed))
+
+
+def label_of(problem: Problem, counts: Int64s) -> str:
+    """A fleet in words."""
+    return " + ".join(f"{n} x {name}" for name, n in zip(problem.engines, counts, strict=True) if n) or "nothing"
+
+
+def _best(candidates: dict[str, Candidate], objective: Objective) -> str | None:
+    """The name of the candidate that serves the objective best."""
+
+    def worth(name: str) -> tuple[float, float]:
+        fleet = candidates[name].fleet
+        assert fleet.verdict is not None
+        if objective == "cost":
+            return fleet.mix.cost_per_hour, score(fleet.verdict, "energy")
+        if objective == "throughput":
+            return -carries(candidates[name].judge, fleet), fleet.mix.cost_per_hour
+        return score(fleet.verdict, objective), fleet.mix.cost_per_hour
+
+    return min((name for name, one in candidates.items() if one.fleet.holds), key=worth, default=None)
+
+
+def _nearest(fleets: list[PlannedFleet]) -> str | None:
+    """The fleet whose worst promise is missed least."""
+
+    def missed(fleet: PlannedFleet) -> float:
+        return max((_ratio(limit) for limit in fleet.limits), default=math.inf)
+
+    simulated = [fleet for fleet in fleets if fleet.judged == "simulated"]
+    return min(simulated, key=missed).name if simulated else None
+
+
+def _ratio(limit: Limit) -> float:
+    if limit.met is not False:
+        return 0.0
+    return math.inf if limit.value is None or not limit.limit else limit.value / limit.limit
+
+
+def _proof(
+    found: Found,
+    swept: Swept,
+    chosen: str | None,
+    candidates: dict[str, Candidate],
+    objective: Objective,
+    setting: Setting,
+    seconds: float,
+) -> Proof:
+    searches = [result for _, result, _ in found.values() if result is not None]
+    proven = bool(searches) and all(result.proven for result in searches)
+    best = None if chosen is None else candidates[chosen].fleet.mix.cost_per_hour
+    bounds = [result.bound_per_hour for result in searches if math.isfinite(result.bound_per_hour)]
+    known = setting.lowered.priced and objective == "cost"
+    return Proof(
+        cheapest_proven=proven and known,
+        cost_per_hour=best if setting.lowered.priced else None,
+        lower_bound_per_hour=min(bounds) if bounds and known else None,
+        solved=sum(result.solved for result in searches),
+        solve_s=sum(result.solve_s for result in searches),
+        simulated=sum(result.simulated for result in searches) + len(swept.verdicts),
+        bounded=swept.bounded,
+        dominated=swept.smaller + swept.dearer,
+        requests_simulated=sum(result.requests for result in searches) + swept.requests,
+        seconds=seconds,
+        assumes=list(ASSUMES),
+    )
+
+
+def _saved(made: list[rivals.Rival], chosen: str | None, candidates: dict[str, Candidate]) -> list[Compared]:
+    best = None if chosen is None else candidates[chosen].fleet.mix.cost_per_hour
+    compared = []
+    for one in made:
+        cost = None if one.final is None else one.final.mix.cost_per_hour
+        compared.append(
+            Compared(
+                planner="fluid" if one.planner == "fluid" else "greedy",
+                label=None if one.first is None else _label(one.first, candidates),
+                meets_slo=None if one.first is None else one.first.holds,
+                cost_per_hour=cost,
+                saves_pct=None if best is None or not cost else 100 * (1 - best / cost),
+                added=one.added,
+            )
+        )
+    return compared
+
+
+def _label(fleet: Fleet, candidates: dict[str, Candidate]) -> str:
+    problem = next(iter(candidates.values())).judge.problem if candidates else None
+    return "?" if problem is None else label_of(problem, fleet.mix.counts)
+
+
+def _load(setting: Setting) -> Load:
+    asked = setting.demand
+    requests, seconds = int(asked.requests.sum()), float(asked.seconds.sum())
+    return Load(
+        requests=requests,
+        span_s=seconds,
+        rate_per_s=requests / seconds,
+        peak_rate_per_s=float((asked.requests / asked.seconds).max()),
+        buckets=[
+            HourLoad(hour=int(hour), seconds=float(length), requests=int(count))
+            for hour, length, count in zip(asked.hours, asked.seconds, asked.requests, strict=True)
+        ],
+    )

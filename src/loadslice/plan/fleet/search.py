@@ -1,0 +1,304 @@
+"""The cheapest fleet that keeps the promise, and the proof that none is cheaper.
+
+1. The mixed-integer program gives the cheapest mix whose time suffices. Solved with a lower cap on utilisation until
+   the simulation holds, then engines are taken away while it still holds: an upper bound.
+2. The program is asked for a mix below that cost. Its answer is filled up with engines as long as it stays below, and
+   simulated: if it holds, the upper bound falls; if not, it and everything smaller are cut off. When the program has no
+   answer left, the best fleet is the cheapest.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from loadslice.plan.fleet import mix as mixes
+from loadslice.plan.fleet.judge import Verdict
+from loadslice.plan.fleet.mix import Demands, Packing
+from loadslice.plan.fleet.problem import Float64s, Int64s, Mix, Problem, fixed_per_hour, packed, packed_in, purchase
+
+CAPS = (0.8, 0.65, 0.5, 0.35, 0.22, 0.12, 0.06)
+"""Utilisation that is planned for while looking for a first fleet that holds."""
+COST_STEP = 1e-5
+"""Cheaper by less than this share is not cheaper."""
+
+Judging = Callable[[Int64s, Int64s], Verdict | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A mix that has been judged."""
+
+    mix: Mix
+    verdict: Verdict | None
+
+    @property
+    def holds(self) -> bool:
+        """The simulation kept the promise."""
+        return self.verdict is not None and self.verdict.holds
+
+
+@dataclass(slots=True)
+class Search:
+    """What was found, and what it took."""
+
+    best: Fleet | None = None
+    nearest: Fleet | None = None
+    """Of those that do not hold, the one that misses least."""
+    proven: bool = False
+    bound_per_hour: float = 0.0
+    judged: list[Fleet] = field(default_factory=list)
+    solved: int = 0
+    solve_s: float = 0.0
+    simulated: int = 0
+    requests: int = 0
+
+
+class Seeker:
+    """Searches one problem. Verdicts are kept: a fleet is simulated once, whoever asks.
+
+    Args:
+        problem: What there is.
+        judge: Simulates.
+        clock: Seconds; this room reads none itself.
+        simulations_max: Fleets one search may simulate before it stops without a proof.
+        tell: Progress in words.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        judge: Judging,
+        clock: Callable[[], float],
+        *,
+        simulations_max: int = 200,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Start with nothing known."""
+        self.problem = problem
+        self._judge = judge
+        self._clock = clock
+        self._simulations_max = simulations_max
+        self._tell = tell
+        self._known: dict[tuple[int, ...], Verdict | None] = {}
+        self._failed: list[Int64s] = []
+        self._packings: list[Packing] = []
+
+    def verdict(self, counts: Int64s, found: Search | None = None) -> tuple[Verdict | None, Int64s | None]:
+        """What the simulation says of a fleet, and the machines it stands in; ``None``: they do not hold it."""
+        boxes = packed(self.problem, counts)
+        if boxes is None or (boxes[0] > self.problem.box_max).any():
+            return None, None
+        key = tuple(int(count) for count in counts)
+        if key not in self._known:
+            self._known[key] = verdict = self._judge(counts, boxes[0])
+            if found is not None:
+                found.simulated += 1
+                found.requests += verdict.requests if verdict is not None else 0
+            if verdict is None or not verdict.holds:
+                self._failed.append(counts.copy())
+        return self._known[key], boxes[0]
+
+    def remember(self, counts: Int64s, verdict: Verdict | None) -> None:
+        """A verdict that was found elsewhere."""
+        self._known[tuple(int(count) for count in counts)] = verdict
+        if verdict is None or not verdict.holds:
+            self._failed.append(counts.copy())
+
+    def cheapest(self, demands: Demands | None = None, problem: Problem | None = None) -> Search:
+        """The cheapest fleet that holds.
+
+        Args:
+            demands: Types that may be used, groups of which one must be.
+            problem: With other prices, to seek the least of something else.
+        """
+        demands, problem = demands or Demands(), problem or self.problem
+        found = Search()
+        self._first(problem, demands, found)
+        if found.best is not None:
+            self._shrink(problem, demands, found)
+        self._prove(problem, demands, found)
+        if found.best is not None:
+            found.best = self._settled(problem, found.best)
+        return found
+
+    def _solve(self, problem: Problem, demands: Demands, found: Search) -> mixes.Solution | None:
+        """The cheapest mix that stands in whole machines."""
+        started = self._clock()
+        while True:
+            found.solved += 1
+            answer = mixes.solve(problem, replace(demands, packings=tuple(self._packings)))
+            more = [] if answer is None else _unpacked(problem, answer.mix)
+            if not more:
+                found.solve_s += self._clock() - started
+                return answer
+            self._packings += more
+
+    def _first(self, problem: Problem, demands: Demands, found: Search) -> None:
+        """Some fleet that holds."""
+        relaxed = self._solve(problem, demands, found)
+        if relaxed is None:
+            found.proven, found.bound_per_hour = True, math.inf
+            return
+        found.bound_per_hour = relaxed.bound_per_hour
+        for cap in CAPS:
+            answer = self._solve(problem, replace(demands, rho=cap, too_small=self._cuts()), found)
+            if answer is None:
+                continue
+            if self._take(problem, answer.mix.counts, found):
+                return
+        self._double(problem, demands, relaxed.mix.counts, found)
+
+    def _double(self, problem: Problem, demands: Demands, counts: Int64s, found: Search) -> None:
+        """Caps are of no use where a short burst asks for more than any bucket's mean: more of everything does."""
+        most = problem.count_max if demands.count_max is None else np.minimum(problem.count_max, demands.count_max)
+        for factor in (2, 4, 8, 16):
+            larger = np.minimum(counts * factor, most)
+            if found.simulated >= self._simulations_max or not self._affordable(problem, larger):
+                return
+            if self._take(problem, larger, found):
+                return
+
+    def _affordable(self, problem: Problem, counts: Int64s) -> bool:
+        boxes = packed(problem, counts)
+        return (
+            boxes is not None
+            and bool((boxes[0] <= problem.box_max).all())
+            and purchase(problem, counts, boxes[0]) <= problem.purchase_max + 1e-9
+        )
+
+    def _cuts(self) -> tuple[Int64s, ...]:
+        """Failed fleets, those that are inside a larger failed one left out."""
+        kept: list[Int64s] = []
+        for counts in self._failed:
+            if any(bool(np.all(counts <= other)) for other in kept):
+                continue
+            kept = [other for other in kept if not np.all(other <= counts)] + [counts]
+        return tuple(kept)
+
+    def _take(self, problem: Problem, counts: Int64s, found: Search) -> bool:
+        """Judge a fleet and keep it when it is the best so far, or the nearest."""
+        if not self._affordable(problem, counts):
+            return False
+        verdict, boxes = self.verdict(counts, found)
+        flow = mixes.flow(problem, counts)
+        if boxes is None or flow is None:
+            return False
+        cost = flow.cost_per_hour + float(boxes @ problem.box_per_hour)
+        fleet = Fleet(replace(flow, boxes=boxes, cost_per_hour=cost), verdict)
+        found.judged.append(fleet)
+        if not fleet.holds:
+            if verdict is not None and (
+                found.nearest is None or found.nearest.verdict is None or verdict.misses < found.nearest.verdict.misses
+            ):
+                found.nearest = fleet
+            return False
+        if found.best is None or cost < found.best.mix.cost_per_hour * (1 - COST_STEP):
+            found.best = fleet
+            self._tell(f"holds: {self.label(counts)}")
+        return True
+
+    def label(self, counts: Int64s) -> str:
+        """A fleet in words."""
+        there = [f"{count} x {name}" for name, count in zip(self.problem.engines, counts, strict=True) if count]
+        return " + ".join(there) or "nothing"
+
+    def _shrink(self, problem: Problem, demands: Demands, found: Search) -> None:
+        """Take engines away, the dearest type first, halving the step, while the promise holds."""
+        assert found.best is not None
+        price = problem.per_hour + problem.box_per_hour[problem.box_of] * _box_share(problem)
+        for k in np.argsort(-price):
+            step = int(found.best.mix.counts[k])
+            while step > 0 and found.simulated < self._simulations_max:
+                counts = found.best.mix.counts.copy()
+                counts[k] -= step
+                if counts[k] >= 0 and self._worth_it(problem, demands, counts) and self._take(problem, counts, found):
+                    step = min(step, int(counts[k]))
+                else:
+                    step //= 2
+
+    def _worth_it(self, problem: Problem, demands: Demands, counts: Int64s) -> bool:
+        """Not known to fail, and able to carry the load at all."""
+        if any(bool(np.all(counts <= failed)) for failed in self._failed):
+            return False
+        if any(counts[list(group)].sum() == 0 for group in demands.one_of):
+            return False
+        return mixes.flow(problem, counts) is not None
+
+    def _prove(self, problem: Problem, demands: Demands, found: Search) -> None:
+        while found.simulated < self._simulations_max:
+            below = math.inf if found.best is None else found.best.mix.cost_per_hour * (1 - COST_STEP)
+            answer = self._solve(problem, replace(demands, below=below, too_small=self._cuts()), found)
+            if answer is None:
+                found.proven = True
+                found.bound_per_hour = math.inf if found.best is None else found.best.mix.cost_per_hour
+                return
+            found.bound_per_hour = max(found.bound_per_hour, answer.bound_per_hour)
+            counts = self._filled(problem, demands, answer.mix, below)
+            if self._take(problem, counts, found):
+                self._shrink(problem, demands, found)
+            assert any(bool(np.all(counts <= failed)) for failed in self._failed) or (
+                found.best is not None and found.best.mix.cost_per_hour < below
+            ), "every round cuts something off or finds something cheaper"
+
+    def _filled(self, problem: Problem, demands: Demands, answer: Mix, below: float) -> Int64s:
+        """The largest fleet around an answer that still costs less: if that fails, more is cut off."""
+        if not math.isfinite(below):
+            return self._doubled(problem, demands, answer.counts)
+        counts = answer.counts.copy()
+        most = problem.count_max if demands.count_max is None else np.minimum(problem.count_max, demands.count_max)
+        flow_cost = answer.cost_per_hour - fixed_per_hour(problem, answer.counts, answer.boxes)
+        useful = np.any(np.isfinite(problem.work_s), axis=(0, 1))
+        for k in np.argsort(problem.per_hour):
+            if not useful[k]:
+                continue
+            low, high = int(counts[k]), int(min(most[k], counts[k] + 64))
+            while low < high:
+                middle = (low + high + 1) // 2
+                trial = counts.copy()
+                trial[k] = middle
+                if self._costs(problem, trial) + flow_cost < below and self._affordable(problem, trial):
+                    low = middle
+                else:
+                    high = middle - 1
+            counts[k] = low
+        return counts
+
+    def _costs(self, problem: Problem, counts: Int64s) -> float:
+        boxes = packed(problem, counts)
+        return math.inf if boxes is None else fixed_per_hour(problem, counts, boxes[0])
+
+    def _doubled(self, problem: Problem, demands: Demands, counts: Int64s) -> Int64s:
+        """Nothing holds yet: twice as many of what the program chose, as far as there is money and room."""
+        most = problem.count_max if demands.count_max is None else np.minimum(problem.count_max, demands.count_max)
+        larger = np.minimum(counts * 2, most)
+        return larger if self._affordable(problem, larger) else counts
+
+    def _settled(self, problem: Problem, fleet: Fleet) -> Fleet:
+        return fleet if problem is self.problem else self.priced(fleet.mix.counts, fleet.verdict) or fleet
+
+    def priced(self, counts: Int64s, verdict: Verdict | None) -> Fleet | None:
+        """A fleet with its cost by this problem's prices; ``None``: it cannot carry the load, or nothing holds it."""
+        boxes, flow = packed(self.problem, counts), mixes.flow(self.problem, counts)
+        if boxes is None or flow is None:
+            return None
+        cost = flow.cost_per_hour + float(boxes[0] @ self.problem.box_per_hour)
+        return Fleet(replace(flow, boxes=boxes[0], cost_per_hour=cost), verdict)
+
+
+def _box_share(problem: Problem) -> Float64s:
+    """Part of its box that one engine of a type takes."""
+    share: Float64s = (problem.takes / np.maximum(problem.room[problem.box_of], 1)).max(axis=1)
+    return share
+
+
+def _unpacked(problem: Problem, answer: Mix) -> list[Packing]:
+    """Boxes in which the program put more than fits when engines are not divided."""
+    found = []
+    for b in range(len(problem.boxes)):
+        machines, _ = packed_in(problem, answer.counts, b)
+        if machines is None or machines > answer.boxes[b]:
+            inside = np.where(problem.box_of == b, answer.counts, 0)
+            found.append(Packing(b, inside, machines))
+    return found

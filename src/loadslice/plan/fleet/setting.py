@@ -1,0 +1,94 @@
+"""Everything a search needs, put together once: traffic lowered, demand added up, offers in numbers."""
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from loadslice.plan.fleet.candidate import Design, Policy, pipeline_of, table_of, times_name
+from loadslice.plan.fleet.demand import Demand, demand
+from loadslice.plan.fleet.lower import Lowered, lower
+from loadslice.sim import simulate
+from loadslice.sim.record import Traffic
+from loadslice.spec.budget import Budget
+from loadslice.spec.errors import InputError
+from loadslice.spec.latency import LatencyTable
+from loadslice.spec.offers import Offers
+from loadslice.spec.pipeline import Pipeline
+
+POLICIES = (Policy(name="batches as profiled"), Policy(name="one at a time", rows_most=1))
+"""Tried in this order until one keeps the promise; more are tried around the fleet that is found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A search's input."""
+
+    design: Design
+    traffic: Traffic
+    demand: Demand
+    lowered: Lowered
+    offers: Offers
+    warnings: list[str]
+
+
+def set_up(
+    trace: pl.DataFrame, pipeline: Pipeline, latency: LatencyTable, offers: Offers, budget: Budget, *, seed: int = 0
+) -> Setting:
+    """Put a search's input together.
+
+    Args:
+        trace: Inputs named, as `simulate.prepare` takes it.
+        pipeline: Checked.
+        latency: Has times under the names that offers take theirs from.
+        offers: Checked, in the budget's currency.
+        budget: Checked.
+        seed: Of the draw that gives inputs to rows that name none.
+
+    Raises:
+        InputError: A stage that no offer can run.
+    """
+    runs = _runs(pipeline, latency, offers)
+    used = {name for names in runs for name in names}
+    warnings = [f"'{name}' has no time for any stage; it is left out." for name in offers.engines if name not in used]
+    offers = msgspec.structs.replace(
+        offers, engines={name: offer for name, offer in offers.engines.items() if name in used}
+    )
+    per_hour: dict[str, float | None] = {
+        name: None
+        if offer.price_purchase is None and offer.price_per_hour is None
+        else (offer.price_purchase or 0.0) / (budget.money.horizon_years * 8760.0) + (offer.price_per_hour or 0.0)
+        for name, offer in offers.engines.items()
+    }
+    design = Design(pipeline, latency, dict(offers.engines), dict(offers.boxes), runs, per_hour, budget.money.currency)
+    one_each = np.ones(len(offers.engines), np.int64)
+    boxes = np.ones(len(offers.boxes), np.int64)
+    every = pipeline_of(design, one_each, POLICIES[0])
+    assert every is not None
+    prepared = simulate.prepare(trace, every, table_of(design, one_each, boxes, every), seed=seed)
+    asked = demand(prepared, runs)
+    warnings += [line for line in prepared.warnings if "unknown:" not in line]
+    return Setting(design, prepared.traffic, asked, lower(offers, budget, asked), offers, list(dict.fromkeys(warnings)))
+
+
+def _runs(pipeline: Pipeline, latency: LatencyTable, offers: Offers) -> tuple[tuple[str, ...], ...]:
+    """By stage, offers that have times for it and may run it."""
+    known = {(entry.variant, entry.engine) for entry in latency.entries}
+    found = []
+    for stage in pipeline.stages:
+        names = tuple(
+            name
+            for name, offer in offers.engines.items()
+            if (stage.variant_id, times_name(name, offer)) in known
+            and (offer.stages is None or stage.name in offer.stages)
+        )
+        if not names:
+            tables = sorted({entry.engine for entry in latency.entries if entry.variant == stage.variant_id})
+            raise InputError(
+                f"stage '{stage.name}': none of the offered engines ({', '.join(offers.engines)}) has a time for "
+                f"'{stage.variant_id}'; the latency table has it on {', '.join(tables) or 'no engine'}. "
+                "Run `loadslice profile` on one, or offer an engine with `times:` of one that has."
+            )
+        found.append(names)
+    return tuple(found)

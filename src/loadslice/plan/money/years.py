@@ -1,0 +1,210 @@
+"""Cost month by month: the one formula behind a total, its interval, and every draw of the Monte Carlo.
+
+All of it is computed for K worlds at once (`Shocks`); a plain total is K = 1.
+
+- Traffic of month m is ``(1 + growth) ** (m / 12)`` times today's. A fleet that carries ``headroom`` times today's
+  grows when that is passed: each line then needs ``ceil(count x traffic x time / headroom)``, ``time`` being the factor
+  on service times. Units bought stay.
+- Purchase: what is bought beyond what is owned, when it is bought. Residual: straight line from the month of purchase
+  to ``residual_share`` after ``depreciation_years`` (German HGB 253 (3), US GAAP ASC 360-10-35: cost less residual
+  value over the useful life). Without ``depreciation_years`` nothing is left at the end of the years looked at.
+- Power: watts of the curve at the utilisation of that month x hours x tariff. Cooling: the same x (PUE - 1); PUE is
+  the site's power over the machines' (ISO/IEC 30134-2).
+- A rented unit costs its rent; power, cooling, space and spares are in it.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadslice.plan.money.bill import Bill, Line
+from loadslice.spec.budget import Budget
+from loadslice.spec.currency import HOURS_PER_MONTH
+
+Array = NDArray[np.float64]
+
+UTILISATION_MAX = 0.7
+"""Where no simulation says how much more a fleet carries: waits of an M/M/1 queue are 2.3 times the service there and
+grow without bound beyond (Kleinrock, Queueing Systems vol. 1, ch. 3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shocks:
+    """Factors on what is assumed, K worlds. A name that is absent is 1."""
+
+    traffic: Array
+    tariff: Array
+    hours: Array
+    price: dict[str, Array]
+    """By line."""
+    time: dict[str, Array]
+    """On service times, by line."""
+
+    @classmethod
+    def none(cls, worlds: int = 1) -> "Shocks":
+        """Everything as assumed."""
+        one = np.ones(worlds)
+        return cls(one, one, one, {}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Money over the years, [K] each. NaN: unknown."""
+
+    purchase: Array
+    """Without rent."""
+    rent: Array
+    depreciation: Array
+    power: Array
+    cooling: Array
+    space: Array
+    migration: Array
+    upkeep: Array
+
+    @property
+    def parts(self) -> dict[str, Array]:
+        """What adds up to the total."""
+        return {
+            "rent": self.rent,
+            "depreciation": self.depreciation,
+            "power": self.power,
+            "cooling": self.cooling,
+            "space": self.space,
+            "migration": self.migration,
+            "upkeep": self.upkeep,
+        }
+
+    @property
+    def total(self) -> Array:
+        """What is gone after the years: the purchase counts by what it lost."""
+        total: Array = np.sum(list(self.parts.values()), axis=0)
+        return total
+
+
+def headroom(bill: Bill, utilisation_peak: float | None = None) -> float:
+    """Traffic, as a multiple of today's, that a fleet carries, where no simulation says so.
+
+    Args:
+        bill: Its lines' mean utilisation stands in where the busiest hour's is unknown.
+        utilisation_peak: Of its busiest engine in the busiest hour, 0 to 1.
+    """
+    busiest = utilisation_peak
+    if busiest is None:
+        busiest = max((line.utilisation for line in bill.lines if line.utilisation > 0), default=0.0)
+    return max(1.0, UTILISATION_MAX / busiest) if busiest > 0 else float("inf")
+
+
+def over(bill: Bill, budget: Budget, months: int, headroom: float, shocks: Shocks | None = None) -> Costs:
+    """Cost of a fleet over so many months.
+
+    Args:
+        bill: The fleet as it stands today.
+        budget: Tariff, PUE, hours, growth, depreciation.
+        months: How long.
+        headroom: Traffic, as a multiple of today's, that it keeps the promise under.
+        shocks: Factors on what is assumed; ``None``: none.
+    """
+    shocks = shocks or Shocks.none()
+    worlds = len(shocks.traffic)
+    load = shocks.traffic[:, None] * (1.0 + budget.growth_per_year) ** (np.arange(months) / 12.0)
+    zero = np.zeros(worlds)
+    costs = Costs(zero, zero, zero, zero, zero, zero, zero, zero)
+    slowest = np.max([shocks.time.get(line.name, np.ones(worlds)) for line in bill.lines], axis=0)
+    for line in bill.lines:
+        # A box grows with its most strained engine.
+        time = slowest if line.cores else shocks.time.get(line.name, np.ones(worlds))
+        costs = _add(costs, _of_line(line, budget, load * time[:, None], headroom, shocks))
+    return _with_hours(costs, bill, budget, months, load, headroom, shocks)
+
+
+def units(line_count: int, load: Array, headroom: float) -> Array:
+    """Units month by month, [K, months]: they grow when the headroom is passed and never shrink."""
+    needed = np.ceil(line_count * load / headroom - 1e-9)
+    return np.maximum.accumulate(np.maximum(needed, line_count), axis=1)
+
+
+def _of_line(line: Line, budget: Budget, load: Array, headroom: float, shocks: Shocks) -> Costs:
+    """One line's purchase, rent, power, cooling, space and spares."""
+    worlds, months = load.shape
+    count = units(line.count, load, headroom)
+    price = shocks.price.get(line.name, np.ones(worlds))
+    zero = np.zeros(worlds)
+    if line.rented:
+        rent = count.sum(axis=1) * HOURS_PER_MONTH * line.rent_per_hour * price
+        return Costs(zero, rent, zero, zero, zero, zero, zero, zero)
+    bought = np.diff(np.maximum(count - line.owned, 0.0), axis=1, prepend=0.0)
+    purchase = _times(bought.sum(axis=1), line.purchase * price)
+    gone = np.sum(bought * _share_gone(budget, months), axis=1)
+    # Work is the same on more units; each then works less.
+    share = line.utilisation * load * line.count / count
+    watts = np.vectorize(line.power_w, otypes=[float])(share) if len(line.curve_w) > 2 else _linear_w(line, share)
+    kwh = (watts * count).sum(axis=1) * HOURS_PER_MONTH / 1000.0
+    tariff = _or_nan(budget.power.tariff_per_kwh) * shocks.tariff
+    cooling = _or_nan(budget.power.cooling_factor) - 1.0
+    space = _times(line.rack_units * count.sum(axis=1), _or_nan(budget.money.rack_unit_per_month) * np.ones(worlds))
+    spares = _times(line.spares_share * count.sum(axis=1) / 12.0, line.purchase * price)
+    return Costs(
+        purchase=purchase,
+        rent=zero,
+        depreciation=_times(gone, line.purchase * price),
+        power=kwh * tariff,
+        cooling=kwh * tariff * cooling,
+        space=space,
+        migration=zero,
+        upkeep=spares,
+    )
+
+
+def _linear_w(line: Line, share: Array) -> Array:
+    if not line.curve_w:
+        return np.full_like(share, np.nan)
+    idle_w, active_w = line.curve_w[0][1], line.curve_w[-1][1]
+    return idle_w + (active_w - idle_w) * np.clip(share, 0.0, 1.0)
+
+
+def _share_gone(budget: Budget, months: int) -> Array:
+    """Share of a purchase that is gone at the end, by the month it was bought in, [months]."""
+    kept_months = months - np.arange(months)
+    life = budget.money.depreciation_years
+    if life is None:
+        return np.ones(months)
+    lost: Array = np.minimum(kept_months / (12.0 * life), 1.0) * (1.0 - budget.money.residual_share)
+    return lost
+
+
+def _with_hours(
+    costs: Costs, bill: Bill, budget: Budget, months: int, load: Array, headroom: float, shocks: Shocks
+) -> Costs:
+    """Hours of engineers: migration once, retuning with the model, upkeep every month."""
+    hour = _or_nan(budget.money.hour_cost) * shocks.hours
+    migration, upkeep = costs.migration, costs.upkeep
+    for kind in bill.care:
+        changes = _or_nan(budget.model.changes_per_year) * months / 12.0
+        retuning = 0.0 if changes == 0 or kind.retuning_hours == 0 else kind.retuning_hours * changes
+        migration = migration + _times(np.full(len(hour), kind.migration_hours + retuning), hour)
+        each = kind.each_hours_per_month * units(kind.count, load, headroom).sum(axis=1)
+        upkeep = upkeep + _times(kind.upkeep_hours_per_month * months + each, hour)
+    return replace(costs, migration=migration, upkeep=upkeep)
+
+
+def _times(amount: Array, price: Array) -> Array:
+    """Nothing costs nothing, even at an unknown price."""
+    return np.where(amount == 0, 0.0, amount * price)
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def _add(first: Costs, second: Costs) -> Costs:
+    return Costs(
+        purchase=first.purchase + second.purchase,
+        rent=first.rent + second.rent,
+        depreciation=first.depreciation + second.depreciation,
+        power=first.power + second.power,
+        cooling=first.cooling + second.cooling,
+        space=first.space + second.space,
+        migration=first.migration + second.migration,
+        upkeep=first.upkeep + second.upkeep,
+    )

@@ -1,0 +1,416 @@
+"""One HTTP/2 connection that carries gRPC calls: frames in, calls out, answers back. It knows nothing of inference.
+
+Hostile input: every length is checked before anything is kept. Headers, messages, streams and what all calls hold
+together are bounded; a peer that keeps the server busy without asking for anything (pings, settings, resets, empty
+frames) uses up its credit and is sent away; one that does not read, or does not finish what it began, is cut off.
+"""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+from typing import cast
+
+from loadslice.serve import grpc_frames as h2
+from loadslice.serve.grpc_calls import BadCallError, Call, Calls
+from loadslice.serve.grpc_frames import ProtocolError
+
+log = logging.getLogger(__name__)
+
+STREAMS_MAX = 256
+"""Calls open at once on one connection."""
+
+FRAME_BYTES_MAX = 1 << 20
+"""Frames we take; larger ones make large tensors cheaper, and hold more memory for a peer that sends slowly."""
+
+CREDIT_MAX = 20_000
+CREDIT_PER_CALL = 50
+"""What a peer may spend on frames that ask for nothing: one each, a reset of a call `RESET_COST`."""
+RESET_COST = 20
+
+PREFACE_TIMEOUT_S = 10.0
+REFILL_BYTES = 1 << 20
+"""The connection's own window is refilled in steps of this; calls are bounded by what they hold, not by it."""
+
+_HEAD = struct.Struct(">I")
+_PAIR = struct.Struct(">HI")
+
+
+class GrpcConnection(asyncio.Protocol):
+    """See the module.
+
+    Args:
+        calls: Who answers.
+        on_close: Told when it has ended.
+    """
+
+    def __init__(self, calls: Calls, on_close: Callable[["GrpcConnection"], None]) -> None:
+        self.calls = calls
+        self.open: dict[int, Call] = {}
+        """Calls by stream, until they are answered or reset."""
+        self.last_heard_s = asyncio.get_running_loop().time()
+        self.is_writable = True
+        self.window = h2.WINDOW_DEFAULT
+        """What the peer takes over all streams."""
+        self.stream_window = h2.WINDOW_DEFAULT
+        """What it takes on a new stream."""
+        self.frame_bytes = h2.FRAME_BYTES_DEFAULT
+        self.transport: asyncio.Transport | None = None
+        self._on_close = on_close
+        self._buffer = bytearray()
+        self._wanted = len(h2.PREFACE)
+        self._greeted = False
+        self._headers = h2.HeaderReader()
+        self._block: tuple[int, int, bytearray] | None = None
+        """Stream, flags and bytes of headers that go on in CONTINUATION frames."""
+        self._last_stream = 0
+        self._credit = CREDIT_MAX
+        self._consumed = 0
+        self._leaving = False
+        self._waiting: list[Call] = []
+        """Calls whose answer waits for the peer's window, or for the transport."""
+
+    # Of the transport.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say what we take."""
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's are none by inheritance
+        self.transport.write(
+            h2.settings(
+                (
+                    (h2.S_STREAMS, STREAMS_MAX),
+                    (h2.S_WINDOW, self.calls.stream_window),
+                    (h2.S_FRAME_BYTES, FRAME_BYTES_MAX),
+                    (h2.S_LIST_BYTES, h2.HEADER_BYTES_MAX),
+                )
+            )
+            + h2.window_update(0, h2.WINDOW_MAX - h2.WINDOW_DEFAULT)
+        )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel what is inside."""
+        self.transport = None
+        for call in list(self.open.values()):
+            call.cancel()
+        self.open.clear()
+        self._waiting.clear()
+        self._buffer.clear()
+        self._on_close(self)
+
+    def pause_writing(self) -> None:
+        """The peer does not read fast enough: nothing more is written, nor read, until it does."""
+        self.is_writable = False
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        self.is_writable = True
+        if self.transport is not None:
+            self.transport.resume_reading()
+            self._pump()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what arrived, frame by frame."""
+        self.last_heard_s = asyncio.get_running_loop().time()
+        buffer = self._buffer
+        buffer += data
+        if len(buffer) < self._wanted:
+            return
+        try:
+            self._take(buffer)
+        except ProtocolError as error:
+            self.leave(error.code, error.text)
+
+    def eof_received(self) -> bool:
+        """A peer that has closed its side wants nothing any more."""
+        return False
+
+    # Frames.
+
+    def _take(self, buffer: bytearray) -> None:
+        at = 0
+        if not self._greeted:
+            if not buffer.startswith(h2.PREFACE):
+                raise ProtocolError(h2.PROTOCOL_ERROR, "not HTTP/2 with prior knowledge")
+            self._greeted = True
+            at = len(h2.PREFACE)
+        size = len(buffer)
+        while size - at >= h2.HEAD_BYTES:
+            (head,) = _HEAD.unpack_from(buffer, at)
+            length, kind = head >> 8, head & 0xFF
+            if length > FRAME_BYTES_MAX:
+                raise ProtocolError(h2.FRAME_SIZE_ERROR, "a frame is too large")
+            end = at + h2.HEAD_BYTES + length
+            if end > size:
+                break
+            flags = buffer[at + 4]
+            stream = _HEAD.unpack_from(buffer, at + 5)[0] & 0x7FFFFFFF
+            self._frame(kind, flags, stream, bytes(buffer[at + h2.HEAD_BYTES : end]))
+            at = end
+            if self.transport is None or self.transport.is_closing():
+                buffer.clear()
+                return
+        self._wanted = h2.HEAD_BYTES
+        if size - at >= h2.HEAD_BYTES:
+            self._wanted = h2.HEAD_BYTES + (_HEAD.unpack_from(buffer, at)[0] >> 8)
+        if at:
+            del buffer[:at]
+
+    def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if self._block is not None and kind != h2.CONTINUATION:
+            raise ProtocolError(h2.PROTOCOL_ERROR, "headers were not continued")
+        if kind == h2.DATA:
+            self._on_data(flags, stream, payload)
+        elif kind == h2.HEADERS:
+            self._on_headers(flags, stream, payload)
+        elif kind == h2.CONTINUATION:
+            self._on_continuation(flags, stream, payload)
+        elif kind == h2.WINDOW_UPDATE:
+            self._on_window_update(stream, payload)
+        elif kind == h2.RST_STREAM:
+            self._on_reset(stream, payload)
+        elif kind == h2.SETTINGS:
+            self._on_settings(flags, stream, payload)
+        elif kind == h2.PING:
+            self._on_ping(flags, stream, payload)
+        elif kind == h2.GOAWAY:
+            self._leaving = True
+            self._close_if_done()
+        elif kind == h2.PUSH_PROMISE:
+            raise ProtocolError(h2.PROTOCOL_ERROR, "a client cannot push")
+        else:  # PRIORITY, and kinds that are not known: to be ignored
+            self._spend(1)
+
+    def _spend(self, cost: int) -> None:
+        self._credit -= cost
+        if self._credit < 0:
+            raise ProtocolError(h2.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
+
+    def _on_headers(self, flags: int, stream: int, payload: bytes) -> None:
+        block = _unpadded(flags, payload)
+        if flags & h2.WITH_PRIORITY:
+            if len(block) < 5:
+                raise ProtocolError(h2.FRAME_SIZE_ERROR, "headers are cut off")
+            block = block[5:]
+        if flags & h2.END_HEADERS:
+            self._on_block(flags, stream, block)
+        elif len(block) > h2.HEADER_BYTES_MAX:
+            raise ProtocolError(h2.ENHANCE_YOUR_CALM, "the headers are too large")
+        else:
+            self._block = (stream, flags, bytearray(block))
+
+    def _on_continuation(self, flags: int, stream: int, payload: bytes) -> None:
+        if self._block is None or self._block[0] != stream:
+            raise ProtocolError(h2.PROTOCOL_ERROR, "nothing to continue")
+        self._spend(10)
+        _, first_flags, block = self._block
+        block += payload
+        if len(block) > h2.HEADER_BYTES_MAX:
+            raise ProtocolError(h2.ENHANCE_YOUR_CALM, "the headers are too large")
+        if flags & h2.END_HEADERS:
+            self._block = None
+            self._on_block(first_flags, stream, bytes(block))
+
+    def _on_block(self, flags: int, stream: int, block: bytes) -> None:
+        if len(block) > h2.HEADER_BYTES_MAX:
+            raise ProtocolError(h2.ENHANCE_YOUR_CALM, "the headers are too large")
+        headers = self._headers.read(block)  # even of a refused call: the table must be kept in step
+        call = self.open.get(stream)
+        if call is not None:  # trailers, which gRPC clients do not send
+            if not flags & h2.END_STREAM:
+                raise ProtocolError(h2.PROTOCOL_ERROR, "headers in the midst of a stream")
+            self._end_of(call)
+            return
+        if not stream & 1 or stream <= self._last_stream:
+            if stream & 1:  # a stream that has ended; the peer has not heard yet
+                self._spend(1)
+                return
+            raise ProtocolError(h2.PROTOCOL_ERROR, "not a stream that a client opens")
+        self._last_stream = stream
+        if self._leaving or len(self.open) >= STREAMS_MAX:
+            self._spend(1)
+            self.write(h2.rst_stream(stream, h2.REFUSED_STREAM))
+            return
+        call = Call(self, stream, headers, self.stream_window)
+        self.open[stream] = call
+        try:
+            self.calls.begin(call)
+        except BadCallError as error:
+            call.refuse(error)
+            return
+        if flags & h2.END_STREAM:
+            self._end_of(call)
+
+    def _on_data(self, flags: int, stream: int, payload: bytes) -> None:
+        self._consumed += len(payload)
+        if self._consumed >= REFILL_BYTES:
+            self.write(h2.window_update(0, self._consumed))
+            self._consumed = 0
+        if stream == 0 or stream > self._last_stream:
+            raise ProtocolError(h2.PROTOCOL_ERROR, "data on a stream that was not opened")
+        call = self.open.get(stream)
+        if call is None:  # answered or reset already
+            return
+        part = _unpadded(flags, payload) if flags & h2.PADDED else payload
+        if not part and not flags & h2.END_STREAM:
+            self._spend(1)
+        call.unrefilled += len(payload)
+        if call.unrefilled > self.calls.stream_window:
+            raise ProtocolError(h2.FLOW_CONTROL_ERROR, "more data than the window of its stream")
+        try:
+            self.calls.feed(call, part)
+        except BadCallError as error:
+            call.refuse(error)
+            return
+        if flags & h2.END_STREAM:
+            self._end_of(call)
+
+    def _end_of(self, call: Call) -> None:
+        if call.half_closed:
+            raise ProtocolError(h2.STREAM_CLOSED, "a stream ended twice")
+        call.half_closed = True
+        try:
+            self.calls.end(call)
+        except BadCallError as error:
+            call.refuse(error)
+
+    def _on_reset(self, stream: int, payload: bytes) -> None:
+        if len(payload) != 4 or stream == 0 or stream > self._last_stream:
+            raise ProtocolError(h2.PROTOCOL_ERROR, "a reset of no stream")
+        self._spend(RESET_COST)
+        call = self.open.pop(stream, None)
+        if call is not None:
+            call.cancel()
+            self._forget(call)
+        self._close_if_done()
+
+    def _on_settings(self, flags: int, stream: int, payload: bytes) -> None:
+        if stream != 0 or len(payload) % 6 or (flags & h2.ACK and payload):
+            raise ProtocolError(h2.FRAME_SIZE_ERROR, "not settings")
+        if flags & h2.ACK:
+            return
+        self._spend(1 + len(payload) // 6)
+        for name, value in _PAIR.iter_unpack(payload):
+            if name == h2.S_WINDOW:
+                if value > h2.WINDOW_MAX:
+                    raise ProtocolError(h2.FLOW_CONTROL_ERROR, "a window is too large")
+                for call in self.open.values():
+                    call.window += value - self.stream_window
+                self.stream_window = value
+            elif name == h2.S_FRAME_BYTES:
+                if not h2.FRAME_BYTES_DEFAULT <= value < 1 << 24:
+                    raise ProtocolError(h2.PROTOCOL_ERROR, "a frame size that is none")
+                self.frame_bytes = min(value, FRAME_BYTES_MAX)
+        self.write(h2.frame(h2.SETTINGS, h2.ACK, 0))
+        self._pump()
+
+    def _on_ping(self, flags: int, stream: int, payload: bytes) -> None:
+        if len(payload) != 8 or stream != 0:
+            raise ProtocolError(h2.FRAME_SIZE_ERROR, "not a ping")
+        if not flags & h2.ACK:
+            self._spend(1)
+            self.write(h2.frame(h2.PING, h2.ACK, 0, payload))
+
+    def _on_window_update(self, stream: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise ProtocolError(h2.FRAME_SIZE_ERROR, "not a window update")
+        increment = _HEAD.unpack(payload)[0] & 0x7FFFFFFF
+        if increment == 0:
+            raise ProtocolError(h2.PROTOCOL_ERROR, "a window that grows by nothing")
+        if stream == 0:
+            self.window += increment
+            grown = self.window
+        else:
+            call = self.open.get(stream)
+            if call is None:
+                self._spend(1)
+                return
+            call.window += increment
+            grown = call.window
+        if grown > h2.WINDOW_MAX:
+            raise ProtocolError(h2.FLOW_CONTROL_ERROR, "a window is too large")
+        if self._waiting:
+            self._pump()
+        else:
+            self._spend(1)
+
+    # Answers.
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; after the end of the connection they go nowhere."""
+        if self.transport is not None:
+            self.transport.write(data)
+
+    def wait_for_room(self, call: Call) -> None:
+        """Have a call's unsent bytes go out as the peer makes room."""
+        if call not in self._waiting:
+            self._waiting.append(call)
+
+    def finished(self, call: Call) -> None:
+        """A call has been answered in full."""
+        if self.open.pop(call.stream, None) is not None:
+            self._credit = min(CREDIT_MAX, self._credit + CREDIT_PER_CALL)
+            self._forget(call)
+            self._close_if_done()
+
+    def _forget(self, call: Call) -> None:
+        if call in self._waiting:
+            self._waiting.remove(call)
+
+    def _pump(self) -> None:
+        for call in list(self._waiting):
+            if not self.is_writable or self.window <= 0:
+                return
+            if call.flush():
+                self._forget(call)
+
+    # The end.
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call is open."""
+        return not self.open
+
+    def leave(self, code: int = h2.NO_ERROR, text: str = "") -> None:
+        """Take no more calls. After an error at once; otherwise when those that are open have been answered."""
+        if not self._leaving:
+            self._leaving = True
+            self.write(h2.goaway(self._last_stream, code, text))
+        if code != h2.NO_ERROR and self.transport is not None:
+            self.transport.close()
+            for call in list(self.open.values()):
+                call.cancel()
+            self.open.clear()
+        self._close_if_done()
+
+    def _close_if_done(self) -> None:
+        if self._leaving and not self.open and self.transport is not None:
+            self.transport.close()
+
+    def sweep(self, now_s: float, reply_timeout_s: float, idle_timeout_s: float) -> None:
+        """Cut off a peer that does not greet, does not read its answers, or is only there.
+
+        Args:
+            now_s: The loop's time.
+            reply_timeout_s: How long an answer may wait for the peer.
+            idle_timeout_s: How long a connection without calls is kept.
+        """
+        if self.transport is None:
+            return
+        silent_s = now_s - self.last_heard_s
+        rude = not self._greeted and silent_s > PREFACE_TIMEOUT_S
+        if rude or any(now_s - call.blocked_since_s > reply_timeout_s for call in self._waiting):
+            self.transport.abort()
+        elif not self.open and silent_s > idle_timeout_s:
+            self.leave()
+        if self.transport is not None and self.transport.is_closing() and silent_s > reply_timeout_s + 1:
+            self.transport.abort()
+
+
+def _unpadded(flags: int, payload: bytes) -> bytes:
+    if not flags & h2.PADDED:
+        return payload
+    if not payload or payload[0] >= len(payload):
+        raise ProtocolError(h2.PROTOCOL_ERROR, "more padding than frame")
+    return payload[1 : len(payload) - payload[0]]

@@ -1,0 +1,347 @@
+"""The gRPC front: `inference.GRPCInferenceService` on a port of its own, over the same core as the HTTP front.
+
+What HTTP says in headers is metadata here, by the same names; errors are status codes with the same words. A deadline
+is the nearer of gRPC's own timeout and ``x-loadslice-deadline-ms``.
+"""
+
+import asyncio
+import logging
+from functools import partial
+from typing import Any, cast
+
+import loadslice
+from loadslice.serve import grpc_calls as g
+from loadslice.serve import grpc_tensors, oip_reply
+from loadslice.serve.access import Caller
+from loadslice.serve.clock import Clock
+from loadslice.serve.envelope import Envelope
+from loadslice.serve.front import LOADING_HINT_NS, PLATFORM, Front, Service, enter
+from loadslice.serve.grpc_calls import Answer, BadCallError, Call, Calls, Method
+from loadslice.serve.grpc_connection import GrpcConnection
+from loadslice.serve.grpc_infer import Inference, as_call_error
+from loadslice.serve.grpc_messages import SERVICE, messages
+from loadslice.serve.grpc_plan import Outputs, Plans
+from loadslice.serve.limits import Limits
+from loadslice.serve.listener import BACKLOG
+from loadslice.serve.refusals import NS_PER_MS, RefusalError, of_outcome
+from loadslice.spec.errors import InputError
+from loadslice.spec.files import reason
+from loadslice.spec.outcome import Outcome
+from loadslice.spec.work import Work
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_UNITS_NS = {"n": 1, "u": 1000, "m": NS_PER_MS, "S": 10**9, "M": 60 * 10**9, "H": 3600 * 10**9}
+TIMEOUT_DIGITS = 8
+
+SWEEP_S = 1.0
+CONNECTION_DRAIN_S = 2.0
+
+
+def timeout_ns(text: str | None) -> int | None:
+    """``grpc-timeout`` as nanoseconds; ``None``: none was given.
+
+    Raises:
+        BadCallError: Not a timeout.
+    """
+    if text is None:
+        return None
+    digits, unit = text[:-1], text[-1:]
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= TIMEOUT_DIGITS and unit in TIMEOUT_UNITS_NS):
+        raise BadCallError(g.INVALID_ARGUMENT, "grpc-timeout is not a timeout")
+    return int(digits) * TIMEOUT_UNITS_NS[unit]
+
+
+class GrpcFront:
+    """Answers gRPC calls.
+
+    Args:
+        name: Of the pipeline.
+        front: The HTTP front, which knows the core and what is held.
+        limits: What clients may ask.
+        clock: The server's.
+
+    Raises:
+        MissingExtraError: A package of the extra is not there.
+    """
+
+    def __init__(self, name: str, front: Front, limits: Limits, clock: Clock) -> None:
+        self._messages = messages()
+        self._name = name
+        self._front = front
+        self._limits = limits
+        self._clock = clock
+        self._plans = Plans()
+        self.outputs = Outputs(self._messages.classes["ModelInferResponse"], name, oip_reply.VERSION)
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._listener: asyncio.Server | None = None
+        self.connections: set[GrpcConnection] = set()
+        methods = {
+            "ServerLive": self._live,
+            "ServerReady": self._ready,
+            "ModelReady": self._model_ready,
+            "ServerMetadata": self._server_metadata,
+            "ModelMetadata": self._model_metadata,
+        }
+        table = {f"/{SERVICE}/{method}": Method(self._guarded(answer)) for method, answer in methods.items()}
+        table[f"/{SERVICE}/ModelInfer"] = Method(None, self._infer)
+        table[f"/{SERVICE}/ModelStreamInfer"] = Method(self._stream_infer, streams=True)
+        self._calls = Calls(
+            table,
+            message_bytes_max=limits.body_bytes_max,
+            hold=self._hold,
+            release=self._release,
+            now_ns=clock.now_ns,
+            message_timeout_s=limits.body_timeout_s,
+        )
+
+    # The port.
+
+    async def listen(self, host: str, port: int, tls: Any = None) -> int:
+        """Open the port.
+
+        Args:
+            host: Address or name.
+            port: 0: any free one.
+            tls: An `ssl.SSLContext`, which is told to speak HTTP/2.
+
+        Returns:
+            The port.
+
+        Raises:
+            InputError: It is in use, or the address is not ours.
+        """
+        if tls is not None:
+            tls.set_alpn_protocols(["h2"])
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(self._connection, host, port, backlog=BACKLOG, ssl=tls)
+        except OSError as error:
+            raise InputError(f"--host {host} --grpc {port}: cannot listen, {reason(error)}.") from error
+        self._sweep()
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Take no more connections and calls, let open calls be answered, then cut off what is left."""
+        if self._listener is None:
+            return
+        self._listener.close()
+        for connection in list(self.connections):
+            connection.leave()
+        deadline_s = asyncio.get_running_loop().time() + CONNECTION_DRAIN_S
+        while self.connections and asyncio.get_running_loop().time() < deadline_s:
+            await asyncio.wait((asyncio.get_running_loop().create_future(),), timeout=0.02)
+        for connection in list(self.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+
+    def _connection(self) -> asyncio.Protocol:
+        now_s = asyncio.get_running_loop().time()
+        if len(self.connections) >= self._limits.connections_max:
+            idle = [one for one in self.connections if one.is_idle and now_s - one.last_heard_s > self._limits.idle_s]
+            if not idle:
+                return _Turned()
+            oldest = min(idle, key=lambda one: one.last_heard_s)
+            self.connections.discard(oldest)
+            oldest.leave()
+        connection = GrpcConnection(self._calls, self.connections.discard)
+        self.connections.add(connection)
+        return connection
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        for connection in list(self.connections):
+            connection.sweep(loop.time(), self._limits.reply_timeout_s, self._limits.keepalive_timeout_s)
+        self._sweeping = loop.call_later(SWEEP_S, self._sweep)
+
+    def _hold(self, more_bytes: int) -> None:
+        try:
+            self._front.bodies.check_room(more_bytes)
+        except RefusalError as refusal:
+            raise as_call_error(refusal) from refusal
+        self._front.bodies.held_bytes += more_bytes
+
+    def _release(self, fewer_bytes: int) -> None:
+        self._front.bodies.held_bytes -= fewer_bytes
+
+    # Methods.
+
+    def _guarded(self, answer: Any) -> Any:
+        return partial(self._answer, answer)
+
+    async def _answer(self, answer: Any, call: Call, message: bytes) -> Answer:
+        self._front.active += 1
+        try:
+            made: Answer = await answer(call, message)
+            return made
+        except RefusalError as refusal:
+            self._front.refused(refusal)
+            raise as_call_error(refusal) from refusal
+        finally:
+            self._front.active -= 1
+
+    def _read(self, kind: str, message: bytes) -> Any:
+        from google.protobuf.message import DecodeError
+
+        try:
+            return self._messages.classes[kind].FromString(message)
+        except (DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise RefusalError(400, f"the message is not a {kind}") from error
+
+    def _made(self, kind: str, **fields: Any) -> Answer:
+        return Answer(self._messages.classes[kind](**fields).SerializeToString())
+
+    def _loaded(self) -> Service:
+        if self._front.service is None:
+            raise RefusalError(503, "models are being loaded", retry_after_ns=LOADING_HINT_NS)
+        return self._front.service
+
+    def _is_ours(self, name: str, version: str) -> bool:
+        return name == self._name and version in ("", oip_reply.VERSION)
+
+    def _check_model(self, name: str, version: str) -> None:
+        if not self._is_ours(name, version):
+            raise RefusalError(404, f"no such model or version here; there is '{self._name}'")
+
+    async def _live(self, _call: Call, _message: bytes) -> Answer:
+        return self._made("ServerLiveResponse", live=True)
+
+    async def _is_ready(self) -> bool:
+        """The same round trip through every engine as over HTTP."""
+        service = self._front.service
+        return service is not None and not service.shell.draining and not await service.health.silent_engines()
+
+    async def _ready(self, _call: Call, _message: bytes) -> Answer:
+        return self._made("ServerReadyResponse", ready=await self._is_ready())
+
+    async def _model_ready(self, call: Call, message: bytes) -> Answer:
+        asked = self._read("ModelReadyRequest", message)
+        ready = self._is_ours(asked.name, asked.version) and await self._is_ready()
+        return self._made("ModelReadyResponse", ready=ready)
+
+    async def _server_metadata(self, call: Call, _message: bytes) -> Answer:
+        self._front.access.check(call.headers.get("authorization"), "infer")
+        return self._made("ServerMetadataResponse", name="loadslice", version=loadslice.__version__)
+
+    async def _model_metadata(self, call: Call, message: bytes) -> Answer:
+        self._front.access.check(call.headers.get("authorization"), "infer")
+        asked = self._read("ModelMetadataRequest", message)
+        self._check_model(asked.name, asked.version)
+        service = self._loaded()
+        return self._made(
+            "ModelMetadataResponse",
+            name=self._name,
+            versions=[oip_reply.VERSION],
+            platform=PLATFORM,
+            inputs=service.admission.metadata(),
+            outputs=service.outputs,
+        )
+
+    def _infer(self, call: Call, message: bytes) -> None:
+        """Take a unary request to the core, by callbacks alone."""
+        try:
+            caller = self._front.access.check(call.headers.get("authorization"), "infer")
+            service = self._loaded()
+            envelope = self._envelope(call, caller, service)
+            plan = self._plans.find(service, message)
+            if plan is not None:
+                job = Inference(self, call, service, plan.wanted, "")
+                work, bucket, identity = Work({plan.name: plan.tensor(message)}), plan.bucket, envelope.id
+            else:
+                asked = self._read("ModelInferRequest", message)
+                self._check_model(asked.model_name, asked.model_version)
+                decoded = grpc_tensors.decode(asked, self._limits)
+                work, bucket = self._front.admit(service, decoded)
+                job = Inference(self, call, service, decoded.wanted, asked.id)
+                identity = envelope.id or (asked.id[: self._limits.text_max] or None)
+                self._plans.keep(service, message, asked, decoded, work, bucket)
+        except RefusalError as refusal:
+            self._front.refused(refusal)
+            raise as_call_error(refusal) from refusal
+        call.job = job
+        self._front.active += 1
+        job.request = enter(envelope, identity, work, bucket, call.received_ns, job.ended)
+        service.shell.submit(job.request)
+
+    def _envelope(self, call: Call, caller: Caller, service: Service) -> Envelope:
+        """A call's wishes; of headers that come again only the deadline is worked out anew."""
+        notes = call.headers.notes
+        if notes is None or notes[0] is not service.envelopes or notes[1] != caller:
+            given_ns = timeout_ns(call.headers.get("grpc-timeout"))
+            envelope = service.envelopes.read(caller.headers(call.headers), 0)
+            if given_ns is not None and given_ns < envelope.deadline_ns:
+                envelope = envelope._replace(deadline_ns=given_ns)
+            notes = call.headers.notes = (service.envelopes, caller, envelope)
+        envelope = notes[2]
+        assert isinstance(envelope, Envelope)
+        return envelope.received_at(call.received_ns)
+
+    async def degrade(self, job: "Inference") -> None:
+        """Make a stage's degraded reply and send it."""
+        request = job.request
+        assert request.work is not None
+        try:
+            request.work = await job.service.degraded.reply(request.stage, request.work, request.tag)
+        except RefusalError as refusal:
+            job.refuse(refusal)
+            return
+        job.answer()
+
+    def ended(self, job: "Inference") -> None:
+        """A unary request has been answered, or its client has gone."""
+        self._front.active -= 1
+        request = job.request
+        if request.end_ns is not None and job.call is not None:
+            request.reply_ns = self._clock.now_ns() - request.end_ns
+        job.service.record(request)
+
+    async def _stream_infer(self, call: Call, message: bytes) -> Answer:
+        """One message of a stream. What goes wrong with it does not end the stream."""
+        received_ns = self._clock.now_ns()
+        kind = self._messages.classes["ModelStreamInferResponse"]
+        self._front.active += 1
+        identity = ""
+        try:
+            asked = self._read("ModelInferRequest", message)
+            identity = asked.id
+            response = await self._inferred(call, asked, received_ns)
+        except RefusalError as refusal:
+            self._front.refused(refusal)
+            failed = kind(error_message=refusal.text)
+            failed.infer_response.id = identity
+            return Answer(failed.SerializeToString())
+        finally:
+            self._front.active -= 1
+        return Answer(kind(infer_response=response).SerializeToString())
+
+    async def _inferred(self, call: Call, asked: Any, received_ns: int) -> Any:
+        caller = self._front.access.check(call.headers.get("authorization"), "infer")
+        self._check_model(asked.model_name, asked.model_version)
+        service = self._loaded()
+        # Of a stream, gRPC's own timeout is about all of it: it cancels what is left when it is over.
+        envelope = service.envelopes.read(caller.headers(call.headers), received_ns)
+        decoded = grpc_tensors.decode(asked, self._limits)
+        request = await self._front.infer(envelope, decoded, received_ns)
+        try:
+            if request.outcome is not Outcome.COMPLETED:
+                raise of_outcome(request.outcome, request.reason, request.hint_ns, request.fault)
+            assert request.work is not None
+            response = self._messages.classes["ModelInferResponse"](
+                model_name=self._name, model_version=oip_reply.VERSION, id=asked.id
+            )
+            grpc_tensors.fill(response, request.work.tensors, decoded.wanted)
+            return response
+        finally:
+            assert request.end_ns is not None
+            request.reply_ns = self._clock.now_ns() - request.end_ns
+            service.record(request)
+
+
+class _Turned(asyncio.Protocol):
+    """A connection beyond the limit."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close it."""
+        cast("asyncio.Transport", transport).abort()

@@ -1,0 +1,175 @@
+"""One generation after another, under load: nothing fails, nothing is lost, and the journals add up."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+
+from loadslice.app.cli import run as loadslice
+from loadslice.policy import invariants
+from loadslice.serve.generation import Serving
+from loadslice.serve.server import Server
+from loadslice.spec import journal
+from loadslice.spec.errors import InputError
+from loadslice.spec.outcome import Outcome
+from loadslice.spec.pipeline import Batch, Pipeline
+
+pytestmark = pytest.mark.live
+
+RELOADS = 10
+SENDERS = 8
+
+
+def variation(pipeline: Pipeline, number: int) -> Pipeline:
+    """The same pipeline with another batch size at its first stage."""
+    first, *others = pipeline.stages
+    sized = msgspec.structs.replace(first, batch={"ort": Batch(size=1 + number)})
+    return msgspec.structs.replace(pipeline, stages=[sized, *others])
+
+
+async def under_load(server: Server, infer, change) -> Counter[int]:
+    """Send from several clients while something changes; statuses of all replies."""
+    statuses: Counter[int] = Counter()
+    stop = asyncio.Event()
+
+    async def keep_sending(client: aiohttp.ClientSession) -> None:
+        while not stop.is_set():
+            status, _ = await infer(client, server.generation.pipeline.pipeline)
+            statuses[status] += 1
+
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(server.url, connector=connector) as client:
+        senders = [asyncio.ensure_future(keep_sending(client)) for _ in range(SENDERS)]
+        try:
+            await change()
+        finally:
+            stop.set()
+            await asyncio.gather(*senders)
+    return statuses
+
+
+def test_ten_reloads_under_load_fail_and_lose_nothing(pipeline, folder, tmp_path, infer) -> None:
+    kept = tmp_path / "journal"
+    seen: Counter[int] = Counter()
+    served = pipeline("tiny")
+    asked: list[int] = []
+
+    def source() -> Serving:
+        asked.append(len(asked) + 1)
+        return Serving(variation(served, asked[-1]), folder)
+
+    async def run() -> Server:
+        server = Server(served, folder, port=0, journal=kept, source=source)
+        await server.start()
+
+        async def reload_often() -> None:
+            for _ in range(RELOADS):
+                await server.reload()
+            await server.retired()
+
+        seen.update(await under_load(server, infer, reload_often))
+        assert server.generation.number == RELOADS + 1
+        invariants.check(server.tables, server.state)
+        await server.stop()
+        invariants.check_idle(server.state)
+        return server
+
+    server = asyncio.run(run())
+    assert set(seen) == {200}
+    ended = {outcome: count for outcome, count in server.outcomes.items() if count}
+    assert ended == {Outcome.COMPLETED: seen[200]}
+    folders = [kept, *(kept / f"generation-{number}" for number in range(2, RELOADS + 2))]
+    assert sum(journal.load_head(one).requests for one in folders) == seen[200]
+    assert [journal.load_head(one).clean for one in folders] == [True] * (RELOADS + 1)
+    assert [loadslice(["check", str(one)]) for one in (folders[0], folders[1], folders[-1])] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"pipeline": "other"}, "another name"),
+        ({"model": "absent.onnx"}, "no such file"),
+        ({"model": "renamed.onnx"}, "'w'"),
+    ],
+)
+def test_what_cannot_be_served_leaves_the_old_serving_and_says_why(
+    pipeline, folder, infer, tmp_path, change, words
+) -> None:
+    served = pipeline("tiny")
+    if (model := change.get("model")) is not None:
+        first, *others = served.stages
+        bad = msgspec.structs.replace(served, stages=[msgspec.structs.replace(first, model=model), *others])
+    else:
+        bad = msgspec.structs.replace(served, **change)
+
+    def probation(stages) -> None:
+        (info,) = stages[0].stable.inputs
+        if info.name != "x":
+            raise InputError(f"its input is '{info.name}'")
+
+    async def run() -> None:
+        server = Server(served, folder, port=0, source=lambda: Serving(bad, folder, probation=probation))
+        await server.start()
+
+        async def reload() -> None:
+            with pytest.raises(InputError, match=words):
+                await server.reload()
+
+        seen = await under_load(server, infer, reload)
+        assert set(seen) <= {200}
+        assert server.generation.number == 1
+        await server.stop()
+
+    asyncio.run(run())
+
+
+def test_a_request_ends_in_the_generation_it_arrived_in(pipeline, folder, infer, gate, until, tmp_path) -> None:
+    served = pipeline("gated")
+
+    async def run() -> tuple[int, int]:
+        server = Server(
+            served, folder, port=0, journal=tmp_path / "kept", source=lambda: Serving(variation_of_gated, folder)
+        )
+        await server.start()
+        gate("shut")
+        async with aiohttp.ClientSession(server.url) as client:
+            slow = asyncio.ensure_future(infer(client, "gated"))
+            old = server.generation
+            await until(lambda: old.inside == 1)
+            await server.reload()
+            assert server.generation.inside == 0
+            assert not slow.done()
+            gate("open")
+            first, _ = await slow
+            second, _ = await infer(client, "gated")
+        await server.stop()
+        assert (old.outcomes[Outcome.COMPLETED], server.generation.outcomes[Outcome.COMPLETED]) == (1, 1)
+        return first, second
+
+    variation_of_gated = msgspec.structs.replace(served, max_requests=9)
+    assert asyncio.run(run()) == (200, 200)
+
+
+def test_stopping_while_a_generation_drains_closes_both(pipeline, folder, infer, gate, until, tmp_path: Path) -> None:
+    served = pipeline("gated")
+
+    async def run() -> int:
+        server = Server(served, folder, port=0, journal=tmp_path / "kept", source=lambda: Serving(served, folder))
+        await server.start()
+        gate("shut")
+        async with aiohttp.ClientSession(server.url) as client:
+            slow = asyncio.ensure_future(infer(client, "gated"))
+            await until(lambda: server.generation.inside == 1)
+            await server.reload()
+            stopping = asyncio.ensure_future(server.stop())
+            gate("open")
+            status, _ = await slow
+            await stopping
+        return status
+
+    assert asyncio.run(run()) == 200
+    assert journal.load_head(tmp_path / "kept").clean
+    assert journal.load_head(tmp_path / "kept" / "generation-2").clean
