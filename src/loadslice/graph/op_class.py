@@ -12,7 +12,7 @@ from typing import Literal
 from loadslice.graph import contrib
 from loadslice.graph.costs import MOVES, PER_INPUT_ELEMENT, PER_OUTPUT_ELEMENT, VIEWS
 from loadslice.graph.roofline import WIDTH_BITS, precision_on
-from loadslice.spec.device import Device
+from loadslice.spec.device import Device, PeakPrecision
 from loadslice.spec.inspection import NodeCost
 
 OpClass = Literal["conv", "conv_thin", "matmul", "recurrent", "reduce", "elementwise", "move", "other", "stream"]
@@ -72,7 +72,7 @@ class Demand:
     """Nodes that run: views, constants and branches not taken are none."""
 
 
-def demand(device: Device, precision: str | None, nodes: Iterable[NodeCost]) -> Demand:
+def demand(device: Device, precision: str | None, nodes: Iterable[NodeCost], to: PeakPrecision | None = None) -> Demand:
     """What nodes ask of a device, by kind.
 
     On an NPU with memory on the chip activations stay there, so only weights cross its bandwidth. Without a bandwidth
@@ -83,8 +83,10 @@ def demand(device: Device, precision: str | None, nodes: Iterable[NodeCost]) -> 
         device: With a peak.
         precision: What the model computes in.
         nodes: Of one run, each with its costs.
+        to: Precision that the model would be converted to; the device states a peak for it. ``None``: its own, or
+            the highest that the device has.
     """
-    at, peak = precision_on(device, precision)
+    at, peak = precision_on(device, to or precision)
     assert peak is not None, "a device without a peak has no roofline"
     scale = WIDTH_BITS[at] / WIDTH_BITS[precision] if at is not None and precision is not None else 1.0
     bandwidth = device.bandwidth_bytes_per_s

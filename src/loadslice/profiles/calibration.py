@@ -149,6 +149,8 @@ def fit(observations: Sequence[Observation]) -> Fit:
         np.vstack([scaled, math.sqrt(PULL) * np.eye(len(columns))]),
         np.concatenate([weight, np.full(len(columns), math.sqrt(PULL))]),
     )
+    # Relative errors punish a time that is too long more than one too short; what is stated is to be off either way.
+    found *= np.exp(np.average(np.log(times / (rows @ found)), weights=weight**2))
     slowness = {kind: float(value) for kind, value in zip(kinds, found, strict=False)}
     logs = [math.log(value) for value in slowness.values()]
     return Fit(
@@ -192,15 +194,24 @@ def time_ms(fitted: Fit, roofline_ms: dict[str, float], launches: int, *, whole:
 
 
 def errors(observations: Sequence[Observation]) -> Errors:
-    """Leave each family out in turn, then each device; the spread of what the rest says of it."""
+    """Leave each family out in turn, then each device; the spread of what the rest says of it.
+
+    A device's mean error holds some of its families' errors, the fewer they are the more; that part is taken out, so
+    that it does not count twice.
+    """
     by_family = left_out(observations, lambda each: each.family)
     by_device = left_out(observations, lambda each: each.device)
-    return Errors(
-        model_sd=spread(by_family.values()),
-        families=len(by_family),
-        device_sd=spread(by_device.values()) if len(by_device) > 1 else None,
-        devices=len(by_device),
-    )
+    model_sd = spread(by_family.values())
+    device_sd = None
+    if len(by_device) > 1:
+        families = [len({each.family for each in observations if each.device == name}) for name in by_device]
+        shared = model_sd**2 * float(np.mean([1 / count for count in families]))
+        device_sd = math.sqrt(max(spread(by_device.values()) ** 2 - shared, (LEAST_SHARE * model_sd) ** 2))
+    return Errors(model_sd=model_sd, families=len(by_family), device_sd=device_sd, devices=len(by_device))
+
+
+LEAST_SHARE = 0.25
+"""Of the spread between models, the least that devices are taken to differ by: taking out may leave nothing."""
 
 
 def left_out(observations: Sequence[Observation], group: Callable[[Observation], str]) -> dict[str, float]:
@@ -222,6 +233,20 @@ def left_out(observations: Sequence[Observation], group: Callable[[Observation],
     return found
 
 
+def covered(observations: Sequence[Observation]) -> dict[str, bool]:
+    """Whether the 90 % interval that the other families would have stated holds each family's error.
+
+    Args:
+        observations: Of one kind of device, of at least three families.
+    """
+    found = {}
+    for family, off in left_out(observations, lambda each: each.family).items():
+        rest = [each for each in observations if each.family != family]
+        others = left_out(rest, lambda each: each.family)
+        found[family] = abs(off) <= t_90(max(1, len(others) - 1)) * spread(others.values())
+    return found
+
+
 def error(fitted: Fit, each: Observation) -> float:
     """log(measured / modelled)."""
     return math.log(each.time_ms / time_ms(fitted, each.roofline_ms, each.launches, whole=each.whole))
@@ -231,3 +256,12 @@ def spread(logs: Iterable[float]) -> float:
     """Standard deviation around 0 of one more such error: sqrt(mean square x (1 + 1/n))."""
     values = np.array(list(logs))
     return float(math.sqrt(np.mean(values**2) * (1 + 1 / len(values))))
+
+
+_T_90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83, 1.81)
+NORMAL_90 = 1.645
+
+
+def t_90(freedom: int) -> float:
+    """How many standard deviations to either side hold 90 % (Student's t); beyond the table within 1 %."""
+    return _T_90[freedom - 1] if freedom <= len(_T_90) else NORMAL_90 * (1 + 1.1 / freedom)

@@ -31,6 +31,7 @@ PLAUSIBLE = {
     "host_link_bytes_per_s": (1e6, 2e12),
     "launch_s": (1e-8, 0.1),
     "sync_s": (1e-8, 1.0),
+    "cores": (1.0, 4096.0),
 }
 """Figures outside are in a wrong unit: the smallest and largest parts on sale lie well inside."""
 
@@ -133,6 +134,8 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Least time from one kernel to the next, however little it does."""
     sync_s: Figure | None = None
     """What handing over a batch and waking up for the answer takes beside copies and kernels."""
+    cores: Figure | None = None
+    """Physical cores of a CPU, which engines share by their threads."""
     purchase_price: list[Price] = []
     rent_per_hour: list[Price] = []
     shared_memory: bool = False
@@ -217,6 +220,44 @@ def power_curve(device: Device) -> PowerCurve | None:
         basis="derived",
         error=DERIVED_POWER_ERROR,
         note="an upper bound: no figure of what it draws while it computes",
+    )
+
+
+def part_of(device: Device, threads: int) -> Device:
+    """A CPU as an engine of so many threads has it: its share of peaks, bandwidth, cache, power and price.
+
+    The share of the bandwidth is what is left when all other cores are as busy; alone, an engine has more.
+
+    Raises:
+        InputError: The device states no cores, or fewer than that.
+    """
+    if device.cores is None:
+        raise InputError(f"device '{device.name}' states no cores, so a part of {threads} threads is unknown.")
+    if threads > device.cores.value:
+        raise InputError(f"device '{device.name}' has {device.cores.value:g} cores, not {threads}.")
+    share = threads / device.cores.value
+
+    def cut(figure: Figure | None) -> Figure | None:
+        return None if figure is None else msgspec.structs.replace(figure, value=figure.value * share, basis="derived")
+
+    curve = power_curve(device)
+    return msgspec.structs.replace(
+        device,
+        peak_ops_per_s={
+            name: msgspec.structs.replace(peak, value=peak.value * share, basis="derived")
+            for name, peak in device.peak_ops_per_s.items()
+        },
+        bandwidth_bytes_per_s=cut(device.bandwidth_bytes_per_s),
+        onchip_bytes=cut(device.onchip_bytes),
+        tdp_w=cut(device.tdp_w),
+        idle_w=cut(device.idle_w),
+        active_w=cut(device.active_w),
+        power=None
+        if curve is None
+        else msgspec.structs.replace(curve, points=[(load, power_w * share) for load, power_w in curve.points]),
+        cores=cut(device.cores),
+        purchase_price=[msgspec.structs.replace(price, value=price.value * share) for price in device.purchase_price],
+        rent_per_hour=[msgspec.structs.replace(price, value=price.value * share) for price in device.rent_per_hour],
     )
 
 
@@ -311,6 +352,7 @@ FIGURES = (
     "host_link_bytes_per_s",
     "launch_s",
     "sync_s",
+    "cores",
 )
 """Fields of `Device` that are one figure each."""
 

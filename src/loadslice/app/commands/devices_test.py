@@ -25,7 +25,7 @@ def test_one_device_is_explained_with_its_sources(capsys: pytest.CaptureFixture[
     assert run(["devices", "nvidia-l4"]) == 0
     printed = capsys.readouterr().out
     assert "derived: half of the 485e+12 with sparsity" in printed
-    assert "idle                unknown" in printed
+    assert "idle                28 W, measured: the board's own sensor" in printed
 
 
 def test_a_file_of_ones_own_is_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,11 +5,14 @@ from pathlib import Path
 
 import click
 
-from loadslice.app import twins
+from loadslice.app import modelled, modelled_text, twins
 from loadslice.app.output import Finite, check_folder, emit, guests, json_option, keep, out_option, say
+from loadslice.graph.inputs import parse_shapes
 from loadslice.profiles import samples
 from loadslice.profiles.measure import measure
 from loadslice.profiles.sessions import pool
+from loadslice.spec.device import PeakPrecision
+from loadslice.spec.errors import InputError
 from loadslice.spec.latency import Drift, Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import load
 
@@ -18,7 +21,7 @@ from loadslice.spec.pipeline import load
     "profile",
     epilog="Example: loadslice profile examples/ocr/pipeline.yaml --out out/profile",
 )
-@click.argument("pipeline", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("target", metavar="PIPELINE")
 @click.option("--on", multiple=True, metavar="ENGINE", help="Measure this engine only; may be repeated.")
 @click.option("--repeats", type=click.IntRange(1, 100_000), default=None, help="Rounds at most, before time is up.")
 @click.option(
@@ -41,15 +44,56 @@ from loadslice.spec.pipeline import load
     default=None,
     help="Folder of request bodies (.npz for tensors) to use instead of the pipeline's own `inputs`.",
 )
+@click.option(
+    "--model-for",
+    "wanted",
+    multiple=True,
+    metavar="[ENGINE=]DEVICE",
+    help="Measure nothing: model the times on a device that is not here; repeats. PIPELINE may be an .onnx file.",
+)
+@click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x640x640", help="With --model-for; repeats.")
+@click.option("--batch", "batches", multiple=True, type=click.IntRange(1, 4096), help="With --model-for; repeats.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 4096),
+    default=None,
+    help="With --model-for a CPU: cores that the engine has; default: the pipeline's, or all.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["fp32", "tf32", "bf16", "fp16", "fp8", "int8", "int4"]),
+    default=None,
+    help="With --model-for: as if the model were converted to it; default: its own where the device has it.",
+)
+@click.option(
+    "--devices",
+    "own",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help="With --model-for: a folder of device files that join the catalogue and win over it.",
+)
+@click.option(
+    "--measured",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="With --model-for: a latency table to add to; what was measured in it wins.",
+)
 @json_option
 @out_option
 def command(
-    pipeline: Path,
+    target: str,
     on: tuple[str, ...],
     repeats: int | None,
     seconds: float,
     sessions: int,
     inputs: Path | None,
+    wanted: tuple[str, ...],
+    shapes: tuple[str, ...],
+    batches: tuple[int, ...],
+    threads: int | None,
+    precision: PeakPrecision | None,
+    own: Path | None,
+    measured: Path | None,
     as_json: bool,
     out: Path | None,
 ) -> None:
@@ -57,18 +101,41 @@ def command(
 
     Each kind of work (stage, engine, rows, shape) is timed alone, and with all engine slots of this machine busy.
     Writes latency.json to --out.
+
+    With --model-for nothing runs: times and energy on a device of `loadslice devices` come from its roofline and what
+    other devices were measured to make of theirs, each with the error to expect.
     """
+    if wanted:
+        check_folder(out)
+        found = modelled.table(
+            target,
+            wanted,
+            shapes=parse_shapes(shapes),
+            batches=sorted(set(batches)),
+            own=own,
+            measured=measured,
+            threads=threads,
+            to=precision,
+        )
+        kept = keep(found, out, "latency.json")
+        emit(found, as_json=as_json, text=lambda: modelled_text.lines(found, kept))
+        return
+    only = {"--shape": shapes, "--batch": batches, "--threads": threads, "--precision": precision}
+    for option, given in (only | {"--devices": own, "--measured": measured}).items():
+        if given:
+            raise InputError(f"{option} goes with --model-for DEVICE; what is measured here has the pipeline's shapes.")
+    pipeline = Path(target)
     folder = pipeline.resolve().parent
     loaded = twins.resolved(load(pipeline), folder, keeps_time=False)
     with guests():
-        found = samples.of_pipeline(loaded, folder) if inputs is None else samples.of_folder(inputs)
+        examples = samples.of_pipeline(loaded, folder) if inputs is None else samples.of_folder(inputs)
         check_folder(out)
         table = pool(
             [
                 measure(
                     loaded,
                     folder,
-                    found,
+                    examples,
                     seconds=seconds / sessions,
                     on=list(on) or None,
                     repeats=repeats,

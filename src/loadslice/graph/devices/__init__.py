@@ -19,29 +19,35 @@ def catalogue(own: Path | None = None) -> dict[str, Device]:
     """All devices by name; a user's file replaces a shipped device of the same name.
 
     Args:
-        own: Folder of the user's `*.yaml`; default `user_folder()`.
+        own: Folder of the user's `*.yaml`, read after `user_folder()`, so that its devices win.
 
     Raises:
-        InputError: One of the files is not a device.
+        InputError: One of the files is not a device, or the folder is none.
     """
+    if own is not None and not own.is_dir():
+        raise InputError(f"{own}: no such folder. Give one that holds a .yaml file for each device.")
     devices = {}
     with resources.as_file(resources.files(__name__)) as shipped:
-        for folder in (shipped, own if own is not None else user_folder()):
+        for folder in (shipped, user_folder(), *([own] if own is not None else [])):
             for path in sorted(folder.glob("*.yaml")):
                 device = load_device(path)
                 devices[device.name] = device
     return devices
 
 
-def find(name: str) -> Device:
+def find(name: str, own: Path | None = None) -> Device:
     """A device of the catalogue by name, or one read from a `.yaml` file.
+
+    Args:
+        name: Of a device, or a file's path.
+        own: As for `catalogue`.
 
     Raises:
         InputError: No such device; the nearest names are listed.
     """
     if name.endswith((".yaml", ".yml")):
         return load_device(Path(name))
-    devices = catalogue()
+    devices = catalogue(own)
     if name not in devices:
         near = difflib.get_close_matches(name.lower(), devices, n=3, cutoff=0.4) or sorted(devices)
         raise InputError(
