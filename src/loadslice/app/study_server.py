@@ -1,11 +1,12 @@
 """A server in a process of its own for the length of a replay, started and stopped by process id."""
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,16 +56,25 @@ class Served:
 
 @contextlib.contextmanager
 def serving(
-    pipeline: Path, folder: Path, profile: Path | None, *, journal: bool = True, dilate: float = 1.0
+    pipeline: Path | str,
+    folder: Path,
+    profile: Path | None,
+    *,
+    journal: bool = True,
+    dilate: float = 1.0,
+    more: Sequence[str] = (),
+    secrets: Mapping[str, str] | None = None,
 ) -> Iterator[Served]:
     """Serve a pipeline on a free loopback port until the block ends.
 
     Args:
-        pipeline: Pipeline file.
+        pipeline: Pipeline file, or a model in a repository.
         folder: Gets ``journal/``, ``server.log`` and, while it runs, ``ready``.
         profile: Latency table.
         journal: Keep one.
         dilate: Seconds here for one on its emulated devices.
+        more: Further options of `loadslice serve`.
+        secrets: Environment variables that hold secrets of the server's.
 
     Raises:
         ServerError: It ended, or was not ready in time.
@@ -77,10 +87,16 @@ def serving(
     command += ["--profile", str(profile)] if profile is not None else []
     command += ["--journal", str(folder / "journal")] if journal else []
     command += ["--dilate", f"{dilate:g}"] if dilate != 1 else []
+    command += more
     with log.open("ab") as stream:
         # A session of its own: Ctrl-C reaches only us, and we stop the server in order.
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
+            env={**os.environ, **(secrets or {})},
         )
     try:
         yield Served(_wait_ready(process, ready, log), psutil.Process(process.pid))
