@@ -51,6 +51,8 @@ class Request:
     key: int = NO_KEY
     tokens: int = -1
     """Prompt tokens; -1: not known."""
+    items: int = 0
+    """Rows at the stage it is in, or about to enter."""
     version: int | None = None
     """STABLE or CANARY; ``None``: the pipeline has no canary, or it was refused before it had one."""
     tag: int = -1
@@ -101,8 +103,11 @@ class Batch:
     results: list[Work | StageError] = field(default_factory=list)
     """One per request: what goes on, or why this one failed."""
     next_buckets: list[int] = field(default_factory=list)
+    _rows: int = -1
 
     @property
     def rows(self) -> int:
         """Rows of the whole batch."""
-        return sum(work.items for work in self.works)
+        if self._rows < 0:
+            self._rows = sum([work.items for work in self.works])
+        return self._rows

@@ -10,17 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from loadslice.backends.base import EngineError, Session, TensorInfo, open_backend
+from loadslice.backends.base import EngineError, Session, TensorInfo
 from loadslice.backends.gather import bucket_of, bucket_shape, gather, no_rows, scatter
+from loadslice.backends.isolated.host import EngineProcess
+from loadslice.backends.isolated.session import Hosts, IsolatedSession
 from loadslice.backends.python_stage import StageFunction, open_python_stage
-from loadslice.backends.twin import TwinSession
 from loadslice.policy.columns import CANARY, STABLE
 from loadslice.policy.tables import versions
 from loadslice.serve.clock import Clock
 from loadslice.serve.request import Batch
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolve_model
-from loadslice.spec.pipeline import Canary, Pipeline, Stage
+from loadslice.spec.pipeline import Canary, Engine, Pipeline, Stage
+from loadslice.spec.twin import TWIN
 from loadslice.spec.work import StageError, StageInputError, Tensor, Work
 
 
@@ -94,19 +96,23 @@ class ModelRunner:
 
     Args:
         stage: The stage.
-        engine: Name of the engine.
+        name: Of the engine.
+        engine: The engine.
         load: Loads its model there.
         clock: Stamps copy and compute times.
         first: Whether its tensors come from the client.
     """
 
-    def __init__(self, stage: Stage, engine: str, load: Callable[[], Session], clock: Clock, *, first: bool) -> None:
+    def __init__(
+        self, stage: Stage, name: str, engine: Engine, load: Callable[[], Session], clock: Clock, *, first: bool
+    ) -> None:
         self.session = load()
         self._load = load
         self._is_open = True
         self._stage = stage
-        accept = stage.accept.get(engine)
-        batch = stage.batch.get(engine)
+        self._keeps_time = engine.backend == TWIN
+        accept = stage.accept.get(name)
+        batch = stage.batch.get(name)
         self._pads = [] if batch is None else batch.pad_to
         self._static = None if accept is None or accept.shape is None else accept.shape[1:]
         self._first = first
@@ -144,14 +150,15 @@ class ModelRunner:
             feeds = gather(works, shape, self.session.inputs, self._padded(batch))
             ran_ns = self._clock.now_ns()
             outputs = self.session.run(feeds, slot)
-            if not isinstance(self.session, TwinSession):
+            if not self._keeps_time:
                 self._clock.stretch(ran_ns)
             done_ns = self._clock.now_ns()
             if self._pads:
                 outputs = _real_rows(outputs, sum(rows), len(next(iter(feeds.values()))))
         results = [Work(tensors, work.context) for tensors, work in zip(scatter(outputs, rows), works, strict=True)]
-        batch.compute_ns += done_ns - ran_ns
-        batch.copy_ns += (ran_ns - began_ns) + (self._clock.now_ns() - done_ns)
+        moved_ns = self.session.hand_over_ns(slot) if isinstance(self.session, IsolatedSession) and sum(rows) > 0 else 0
+        batch.compute_ns += done_ns - ran_ns - moved_ns
+        batch.copy_ns += (ran_ns - began_ns) + (self._clock.now_ns() - done_ns) + moved_ns
         return results
 
     def _padded(self, batch: Batch) -> int:
@@ -245,21 +252,37 @@ def load_stages(pipeline: Pipeline, folder: Path, clock: Clock) -> list[LoadedSt
     """
     check_memory(pipeline)
     loaded: list[LoadedStage] = []
+    hosts = Hosts()
     try:
         for index, stage in enumerate(pipeline.stages):
-            loaded.append(_load_stage(pipeline, stage, folder, clock, first=index == 0))
+            loaded.append(_load_stage(pipeline, stage, folder, clock, hosts, first=index == 0))
             _check_versions(loaded[-1], first=index == 0, last=index == len(pipeline.stages) - 1)
     except BaseException:
         close_stages(loaded)
+        hosts.stop()
         raise
     return loaded
 
 
 def close_stages(stages: Sequence[LoadedStage]) -> None:
-    """Free every model."""
+    """Free every model, and end the processes of engines that have one."""
+    processes = set(processes_of(stages).values())
     for stage in stages:
         for version in stage.versions:
             _close(version.runners)
+    for process in processes:
+        process.close()
+
+
+def processes_of(stages: Sequence[LoadedStage]) -> dict[int, EngineProcess]:
+    """Processes by engine index, of the engines that have one of their own."""
+    return {
+        engine: session.process
+        for stage in stages
+        for version in stage.versions
+        for engine, runner in version.runners.items()
+        if isinstance(session := getattr(runner, "session", None), IsolatedSession)
+    }
 
 
 def _close(runners: Mapping[int, Runner]) -> None:
@@ -338,11 +361,13 @@ def _told(tensors: Sequence[TensorInfo]) -> str:
     )
 
 
-def _load_stage(pipeline: Pipeline, stage: Stage, folder: Path, clock: Clock, *, first: bool) -> LoadedStage:
-    loaded = [_load_version(pipeline, stage, stage, folder, clock, first=first)]
+def _load_stage(
+    pipeline: Pipeline, stage: Stage, folder: Path, clock: Clock, hosts: Hosts, *, first: bool
+) -> LoadedStage:
+    loaded = [_load_version(pipeline, stage, stage, folder, clock, hosts, first=first)]
     if stage.canary is not None:
         try:
-            loaded.append(_load_version(pipeline, stage, stage.canary, folder, clock, first=first))
+            loaded.append(_load_version(pipeline, stage, stage.canary, folder, clock, hosts, first=first))
         except BaseException as error:
             _close(loaded[STABLE].runners)
             if isinstance(error, InputError):
@@ -352,7 +377,7 @@ def _load_stage(pipeline: Pipeline, stage: Stage, folder: Path, clock: Clock, *,
 
 
 def _load_version(
-    pipeline: Pipeline, stage: Stage, source: Stage | Canary, folder: Path, clock: Clock, *, first: bool
+    pipeline: Pipeline, stage: Stage, source: Stage | Canary, folder: Path, clock: Clock, hosts: Hosts, *, first: bool
 ) -> LoadedVersion:
     """Load what a stage, or its canary, names on each of the stage's engines."""
     engine_names = list(pipeline.engines)
@@ -371,8 +396,7 @@ def _load_version(
     try:
         for name, index in indices.items():
             engine = pipeline.engines[name]
-            load = partial(open_backend(engine.backend).load, model, engine)
-            runner = ModelRunner(stage, name, load, clock, first=first)
+            runner = ModelRunner(stage, name, engine, partial(hosts.load, name, engine, model), clock, first=first)
             runners[index] = runner
             session = runner.session
             if goes_by_turns(pipeline, name):

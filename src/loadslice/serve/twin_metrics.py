@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from loadslice.backends.isolated.session import IsolatedSession
 from loadslice.backends.twin import TwinSession
 from loadslice.serve.stages import LoadedStage, ModelRunner
 from loadslice.spec.pipeline import Pipeline
@@ -50,6 +51,6 @@ class TwinMetrics:
     def _late(self) -> dict[str, int]:
         counts = dict.fromkeys(self._twins, 0)
         for name, runner in self._runners:
-            if isinstance(runner.session, TwinSession):
+            if isinstance(runner.session, TwinSession | IsolatedSession):
                 counts[name] += runner.session.late_runs
         return counts

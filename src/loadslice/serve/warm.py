@@ -24,10 +24,15 @@ EXAMPLES_MAX = 64
 """Of the pipeline's own examples; they are few and stand for its traffic."""
 
 
-def warm_models(pipeline: Pipeline, stages: Sequence[LoadedStage]) -> None:
+def warm_models(pipeline: Pipeline, stages: Sequence[LoadedStage], only: int | None = None) -> None:
     """Run every version of every model on every engine slot at every bucket.
 
     With one row and with a full batch, or with each count of rows that batches are padded to.
+
+    Args:
+        pipeline: Checked.
+        stages: Loaded.
+        only: This engine, and of its models those that are loaded now; ``None``: all.
 
     Raises:
         InputError: A model does not run at a shape that the pipeline promises.
@@ -36,7 +41,7 @@ def warm_models(pipeline: Pipeline, stages: Sequence[LoadedStage]) -> None:
     for loaded in stages:
         for version in loaded.versions:
             for index, runner in version.runners.items():
-                if not isinstance(runner, ModelRunner):
+                if not isinstance(runner, ModelRunner) or (only is not None and (index != only or not runner.is_open)):
                     continue
                 name, engine = engines[index]
                 with opened(runner):

@@ -6,7 +6,8 @@ batch does not. Each question is a small real job through each of its workers.
 
 Rules of this file: one slot that hangs makes an engine smaller, and its requests' timeouts move them; it is down when
 none of its workers answers, or its runtime says that it failed, and up again when all of them do. A stage without a
-timeout states no time that it could have hung past.
+timeout states no time that it could have hung past. An engine with a process of its own that is down for longer than a
+probe may take is given a new process.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from loadslice.policy.layout import Tables
 from loadslice.serve.clock import Clock
 from loadslice.serve.engines import Engines
 from loadslice.serve.limits import Limits
+from loadslice.serve.process_watch import ProcessWatch
 from loadslice.serve.refusals import NS_PER_S
 from loadslice.serve.shell import Shell
 
@@ -43,26 +45,52 @@ class EngineWatch:
         self._round_trip_ns = round(limits.round_trip_timeout_s * NS_PER_S)
         self._asked_ns: dict[int, int] = {}
         """When each engine under suspicion was first asked."""
+        self._starts: dict[int, int] = {}
+        """Of each engine with a process of its own."""
         self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._processes = ProcessWatch(engines, shell, limits)
+        self._round_trip_s = limits.round_trip_timeout_s
+        engines.is_up = self._is_up
 
     def start(self) -> None:
         """Look now, and once per interval from now on."""
+        self._processes.start()
+        self._go_on()
+
+    def _go_on(self) -> None:
         self._look()
-        self._timer = asyncio.get_running_loop().call_later(self._interval_s, self.start)
+        self._timer = self._loop.call_later(self._interval_s, self._go_on)
 
     def stop(self) -> None:
         """Look no more."""
+        self._processes.stop()
         if self._timer is not None:
             self._timer.cancel()
+
+    def _is_up(self, engine: int) -> bool:
+        return bool(self._shell.state.engines[engine, c.N_UP] == 1)
 
     def _look(self) -> None:
         now_ns = self._clock.now_ns()
         for engine in range(len(self._engines.names)):
-            if engine in self._asked_ns:
+            if self._has_changed(engine):
+                # Answers of another process say nothing, and while there is none `ProcessWatch` has the say.
+                self._asked_ns.pop(engine, None)
+                self._engines.suspects.discard(engine)
+            elif engine in self._asked_ns:
                 self._judge(engine, now_ns)
             elif engine in self._engines.suspects or self._is_late(engine, now_ns):
                 self._engines.suspects.discard(engine)
                 self._ask(engine, now_ns)
+
+    def _has_changed(self, engine: int) -> bool:
+        """Whether an engine has another process than when this was last asked, or none."""
+        process = self._engines.processes.get(engine)
+        if process is None:
+            return False
+        before, self._starts[engine] = self._starts.get(engine, process.starts), process.starts
+        return before != process.starts or not process.ready.is_set()
 
     def _ask(self, engine: int, now_ns: int) -> None:
         self._asked_ns[engine] = now_ns
@@ -93,6 +121,16 @@ class EngineWatch:
     def _down(self, engine: int, why: str) -> None:
         if self._shell.engine_down(engine):
             log.error("engine %s is down: %s", self._engines.names[engine], why)
+            if engine in self._engines.processes:
+                pid = self._engines.processes[engine].pid
+                self._loop.call_later(self._round_trip_s, self._replace, engine, pid)
+
+    def _replace(self, engine: int, pid: int | None) -> None:
+        """Give an engine that is still down a new process: what hangs or has lost its device stays so."""
+        process = self._engines.processes[engine]
+        if not self._is_up(engine) and process.pid == pid and process.ready.is_set():
+            log.error("engine %s: its process is ended and started anew", process.name)
+            self._processes.replace(engine)
 
     def _is_late(self, engine: int, now_ns: int) -> bool:
         return any(self._is_past_timeout(slot, now_ns) for slot in self._engines.slots(engine))

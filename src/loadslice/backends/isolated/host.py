@@ -50,7 +50,16 @@ END_TIMEOUT_S = 5.0
 
 
 class EngineLostError(EngineError):
-    """The engine's process has ended or is not back yet."""
+    """The engine's process has ended or is not back yet.
+
+    Args:
+        message: One line.
+        while_running: Whether it ended while it had the caller's batch.
+    """
+
+    def __init__(self, message: str, *, while_running: bool = False) -> None:
+        super().__init__(message)
+        self.while_running = while_running
 
 
 class _Line:
@@ -94,6 +103,10 @@ class EngineProcess:
         self._life: int | None = None
         self._orders = threading.Lock()
         self._starter: int | None = None
+        self._closing = threading.Lock()
+        self._is_closed = False
+        self.alone = threading.Lock()
+        """Held by whoever runs a request that may have ended the process before."""
 
     # -- life
 
@@ -105,8 +118,11 @@ class EngineProcess:
             EngineLostError: It ended while it started.
         """
         self.end()
-        self._starter = threading.get_ident()
-        self._spawn()
+        with self._closing:
+            if self._is_closed:
+                raise EngineLostError(f"engine '{self.name}': its server stops.")
+            self._starter = threading.get_ident()
+            self._spawn()
         for number, model in list(self._models.items()):
             self._load(number, model)
 
@@ -132,6 +148,8 @@ class EngineProcess:
 
     def close(self) -> None:
         """End the process and let its memory go; it is not started again."""
+        with self._closing:
+            self._is_closed = True
         self.end()
         for line in self._lines:
             line.arena.close()
@@ -264,8 +282,8 @@ class EngineProcess:
             raise self._lost()
         return answer_decoder.decode(raw)
 
-    def _lost(self) -> EngineLostError:
-        return EngineLostError(f"engine '{self.name}': its process has ended.")
+    def _lost(self, *, while_running: bool = False) -> EngineLostError:
+        return EngineLostError(f"engine '{self.name}': its process has ended.", while_running=while_running)
 
     # -- batches
 
@@ -289,11 +307,16 @@ class EngineProcess:
                 raise StageError(str(error)) from error
             try:
                 line.channel.send(encoder.encode(Run(number, placed)))
-                size = line.channel.recv_into(line.room)
             except OSError as error:
+                self.ready.clear()
                 raise self._lost() from error
+            try:
+                size = line.channel.recv_into(line.room)
+            except OSError:
+                size = 0  # it died with our message unread
             if size == 0:
-                raise self._lost()
+                self.ready.clear()  # while the slot is ours, so that this is never about the next process
+                raise self._lost(while_running=True)
             answer = ran_decoder.decode(memoryview(line.room)[:size])
             if isinstance(answer, Failed):
                 raise _fault(answer)
