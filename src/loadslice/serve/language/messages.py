@@ -1,0 +1,191 @@
+"""What the owner of the token desk and an engine's process say to each other, as MessagePack over a socket pair.
+
+The owner decides (`policy.tokens.desk`); an engine computes what it is told and says what came of it. Sequences are
+known by the desk's row and a number that is never used twice, so that a late word about a row's former sequence is
+recognised. Prompts and tokens travel here; KV never does: it stands in shared memory, in a slot that the message names.
+"""
+
+from typing import Literal
+
+import msgspec
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """One message; array-like, because a step is sent a hundred times a second."""
+
+
+class Sampling(msgspec.Struct, frozen=True, array_like=True):
+    """How a sequence's tokens are drawn."""
+
+    temperature: float = 0.0
+    """0: the most likely token."""
+    top_p: float = 1.0
+    seed: int = 0
+    logprobs: int = 0
+    """How many of the likeliest tokens are reported with each; 0: no logarithms of probabilities at all."""
+    stop_tokens: tuple[int, ...] = ()
+    """Tokens that end a sequence; they are reported."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    bias: tuple[tuple[int, float], ...] = ()
+    """Added to logits, by token."""
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """What KV means; two engines hand over only when everything but ``raw`` is equal."""
+
+    model_sha256: str
+    layers: int
+    kv_heads: int
+    head_dim: int
+    dtype: Literal["float32", "float16", "bfloat16"]
+    """Of the neutral layout [layers, 2, kv_heads, tokens, head_dim], keys after rotation."""
+    rotation: str
+    """Base and kind of the rotary embedding."""
+    raw: str
+    """Hash of the runtime, its precision and block shapes: with equal ones blocks are copied as they are."""
+    raw_bytes_per_block: int
+
+
+class Begin(Message, frozen=True):
+    """To an engine: a sequence it will compute, or take over."""
+
+    row: int
+    number: int
+    tokens: tuple[int, ...]
+    """Its prompt, and what it has produced already."""
+    prompt: int
+    """How many of them are the prompt: the rest counts for penalties and the random stream."""
+    sampling: Sampling
+    hit: int = 0
+    """So many of its first tokens are in the prefix cache here."""
+
+
+class Step(Message, frozen=True):
+    """To an engine: compute these rows now."""
+
+    epoch: int
+    rows: tuple[tuple[int, int, bool], ...]
+    """(row of a sequence, tokens to feed, whether one is sampled after them)."""
+
+
+class Export(Message, frozen=True):
+    """To the engine that computed a prompt: write its KV into a slot."""
+
+    row: int
+    number: int
+    epoch: int
+    slot: int
+    raw: bool
+
+
+class Import(Message, frozen=True):
+    """To the engine that continues it (after `Begin` with the same number): read it."""
+
+    row: int
+    number: int
+    epoch: int
+    slot: int
+    raw: bool
+
+
+class Release(Message, frozen=True):
+    """To an engine: forget a sequence, give its blocks back (its prompt may stay in the prefix cache)."""
+
+    row: int
+    number: int
+
+
+class Ping(Message, frozen=True):
+    """To an engine: answer, from the thread that computes."""
+
+    number: int
+
+
+class Stop(Message, frozen=True):
+    """To an engine: end."""
+
+
+class Ready(Message, frozen=True):
+    """From an engine: it has loaded, warmed up and measured itself."""
+
+    layout: Layout
+    vocabulary: int
+    context: int
+    step_ms: float
+    token_us: float
+    row_us: float
+    attend_ns: float
+    relative_sd: float
+    export_us_per_token: float
+    import_us_per_token: float
+    memory_bytes: int
+
+
+class Drawn(msgspec.Struct, frozen=True, array_like=True):
+    """One sampled token."""
+
+    row: int
+    number: int
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class Stepped(Message, frozen=True):
+    """From an engine: a step is done. ``compute_ns`` in the runtime, ``sample_ns`` in drawing."""
+
+    epoch: int
+    drawn: tuple[Drawn, ...]
+    compute_ns: int
+    sample_ns: int
+
+
+class Exported(Message, frozen=True):
+    """From an engine: the slot is written."""
+
+    row: int
+    number: int
+    epoch: int
+    slot: int
+    tokens: int
+    payload_bytes: int
+    took_ns: int
+
+
+class Imported(Message, frozen=True):
+    """From an engine: the slot has been read and may be used again."""
+
+    row: int
+    number: int
+    epoch: int
+    slot: int
+    took_ns: int
+
+
+class Broken(Message, frozen=True):
+    """From an engine: something it was told cannot be done; the engine itself is well."""
+
+    what: Literal["step", "export", "import", "begin"]
+    row: int
+    number: int
+    epoch: int
+    slot: int
+    reason: str
+
+
+class Cached(Message, frozen=True):
+    """From an engine: what its prefix cache holds has changed; hashes of blocks added and dropped, oldest first."""
+
+    added: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+
+class Pong(Message, frozen=True):
+    """From an engine: the answer."""
+
+    number: int
+
+
+ToEngine = Begin | Step | Export | Import | Release | Ping | Stop
+FromEngine = Ready | Stepped | Exported | Imported | Broken | Cached | Pong
