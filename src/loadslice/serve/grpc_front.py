@@ -6,6 +6,7 @@ is the nearer of gRPC's own timeout and ``x-loadslice-deadline-ms``.
 
 import asyncio
 import logging
+import ssl
 from functools import partial
 from typing import Any, cast
 
@@ -97,13 +98,13 @@ class GrpcFront:
 
     # The port.
 
-    async def listen(self, host: str, port: int, tls: Any = None) -> int:
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Open the port.
 
         Args:
             host: Address or name.
             port: 0: any free one.
-            tls: An `ssl.SSLContext`, which is told to speak HTTP/2.
+            tls: Of a server that speaks HTTP/2.
 
         Returns:
             The port.
@@ -111,8 +112,6 @@ class GrpcFront:
         Raises:
             InputError: It is in use, or the address is not ours.
         """
-        if tls is not None:
-            tls.set_alpn_protocols(["h2"])
         loop = asyncio.get_running_loop()
         try:
             self._listener = await loop.create_server(self._connection, host, port, backlog=BACKLOG, ssl=tls)

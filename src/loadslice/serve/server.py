@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from loadslice.policy.tables import State, Tables
 from loadslice.serve.access import Access
@@ -23,6 +24,9 @@ from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome
 from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.twin import dilation
+
+if TYPE_CHECKING:
+    from loadslice.serve.grpc_front import GrpcFront
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +54,7 @@ class Server:
         drain_s: How long `stop`, and a generation that has been replaced, let requests inside run on.
         source: Gives anew what to serve, from the same file; ``None``: `reload` is refused.
         guard: Who may reach it, and how; by default whoever reaches its address may infer, and nobody administer it.
+        grpc: Port for gRPC, 0: any free one; ``None``: none.
         version: Of a repository; as `Serving`.
         probation: As `Serving`.
     """
@@ -67,6 +72,7 @@ class Server:
         drain_s: float = 20.0,
         source: Callable[[], Serving] | None = None,
         guard: Guard | None = None,
+        grpc: int | None = None,
         version: str | None = None,
         probation: Probation | None = None,
     ) -> None:
@@ -79,6 +85,9 @@ class Server:
         self._clock = Clock(dilation(pipeline))
         self._front = Front(pipeline.pipeline, self._limits, self._clock, self._guard.access)
         self._switches = Switches(list(pipeline.engines)) if self._guard.drills else None
+        self._grpc = None if grpc is None else _grpc_front(pipeline.pipeline, self._front, self._limits, self._clock)
+        self.grpc_port = grpc
+        """Where gRPC listens, once it does."""
         self._administration = Administration(self, self._guard, self._switches)
         self._admin_front = self._front
         if self._guard.admin_port is not None:
@@ -277,6 +286,14 @@ class Server:
 
     async def _listen(self) -> None:
         self._port = await self._open(self._front, self._host, self._port)
+        if self._grpc is not None:
+            assert self.grpc_port is not None
+            tls = None if self._guard.tls is None else self._guard.tls.grpc_context
+            try:
+                self.grpc_port = await self._grpc.listen(self._host, self.grpc_port, tls)
+            except BaseException:
+                await self._close_front()
+                raise
         if self._admin_port is not None:
             try:
                 self._admin_port = await self._open(self._admin_front, ADMIN_HOST, self._admin_port)
@@ -293,8 +310,17 @@ class Server:
         return int(listener.sockets[0].getsockname()[1])
 
     async def _close_front(self) -> None:
+        if self._grpc is not None:
+            await self._grpc.close()
         for http, listener in self._ports:
             await listener.close(LAST_CALL_S)
             # Idle connections close now; handlers that still write get this long.
             await http.shutdown(CUT_OFF_S)
         self._ports = []
+
+
+def _grpc_front(name: str, front: Front, limits: Limits, clock: Clock) -> "GrpcFront":
+    # Here, because protobuf is an extra.
+    from loadslice.serve.grpc_front import GrpcFront
+
+    return GrpcFront(name, front, limits, clock)

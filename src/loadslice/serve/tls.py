@@ -34,7 +34,11 @@ class Tls:
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.grpc_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        """The same for a port that speaks HTTP/2."""
         self._set_up(self.context)
+        self._set_up(self.grpc_context)
+        self.grpc_context.set_alpn_protocols(["h2"])
 
     def reload(self) -> None:
         """Read the files again; connections from now on get what they say.
@@ -44,6 +48,8 @@ class Tls:
         """
         self._set_up(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # one that nobody uses, to find out
         self._set_up(self.context)
+        self._set_up(self.grpc_context)
+        self.grpc_context.set_alpn_protocols(["h2"])
 
     def _set_up(self, context: ssl.SSLContext) -> None:
         files = self._files

@@ -38,6 +38,7 @@ _path = click.Path(path_type=Path)
 @click.argument("pipeline_file", metavar="P", type=_path)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--http", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0: any free one.")
+@click.option("--grpc", type=click.IntRange(0, 65535), default=None, help="Port for gRPC; 0: any free one.")
 @click.option("--profile", type=_path, default=None, help="Latency table; without it service times are learnt.")
 @click.option("--journal", type=_path, default=None, help="New folder for the journal of this run.")
 @click.option("--max-body-mb", type=click.IntRange(1, 1024), default=16, show_default=True, help="Largest body.")
@@ -57,6 +58,7 @@ def command(
     pipeline_file: Path,
     host: str,
     http: int,
+    grpc: int | None,
     profile: Path | None,
     journal: Path | None,
     max_body_mb: int,
@@ -103,6 +105,7 @@ def command(
         drain_s=drain_s,
         source=source.now,
         guard=guard,
+        grpc=grpc,
         version=served.version,
         probation=served.probation,
     )
@@ -190,6 +193,7 @@ async def _serve(server: Server, serving: Serving, ready_file: Path | None, *, a
     emit(
         {
             "url": server.url,
+            "grpc_port": server.grpc_port,
             "admin_url": server.admin_url,
             "pipeline": served.pipeline,
             "version": serving.version,
