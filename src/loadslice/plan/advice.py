@@ -18,7 +18,7 @@ from loadslice.plan.money import wall
 from loadslice.plan.money.bill import bill
 from loadslice.plan.money.tco import costs_by_year, horizons, per_1000, with_interval
 from loadslice.plan.separate import fill
-from loadslice.plan.shocks import Assumption, assumptions, shocks_of
+from loadslice.plan.shocks import Assumption, assumptions, shocks_of, time_error
 from loadslice.plan.valleys import valleys
 from loadslice.spec.budget import Budget
 from loadslice.spec.device import Kind
@@ -60,7 +60,7 @@ def complete(
         npus: Names of the NPUs they were inspected for.
         latency: What the fleets were simulated on.
         squeezes: What was tried on each model.
-        times: Engine type -> error of its times (`shocks.time_error`).
+        times: Engine type -> error of its times; an absent one is found in ``latency`` (`shocks.time_error`).
         carries: Fleet -> traffic, as a multiple of the recorded, under which a simulation showed it to hold.
         runs_by: Engine type -> engine of the latency table, where the names differ.
         rows_p99: Rows of a request, 99th percentile, where there is no portrait.
@@ -68,6 +68,7 @@ def complete(
         gpu_rent_per_hour: What borrowing a GPU costs.
     """
     held = carries or {}
+    times = _errors(plan, latency, runs_by or {}) | dict(times or {})
     fleets = [_priced(fleet, budget, prices, held.get(fleet.name), times, plan.seed) for fleet in plan.fleets]
     watts = _smallest_box_w(fleets, budget, prices)
     facts = gather(
@@ -105,6 +106,14 @@ def complete(
     )
 
 
+def _errors(plan: Plan, latency: LatencyTable | None, runs_by: Mapping[str, str]) -> dict[str, Assumption]:
+    """How far the times of each engine type may be off, by the latency table."""
+    names = sorted({name for fleet in plan.fleets for name in fleet.engines})
+    entries = [] if latency is None else latency.entries
+    own = {name: [entry for entry in entries if entry.engine == runs_by.get(name, name)] for name in names}
+    return {name: time_error(name, found) for name, found in own.items() if found}
+
+
 def _priced(
     fleet: PlannedFleet,
     budget: Budget,
@@ -113,7 +122,9 @@ def _priced(
     times: Mapping[str, Assumption] | None,
     seed: int,
 ) -> PlannedFleet:
-    """A fleet with its money and its power wall."""
+    """A fleet with its money and its power wall; one that could not be built has neither."""
+    if not any(engine.count for engine in fleet.engines.values()):
+        return fleet
     years = horizons(budget)
     found = costs_by_year(fleet, budget, prices, years=years, carries=carries)
     lowered = bill(fleet, budget, prices)

@@ -131,3 +131,11 @@ def test_fleets_that_the_questions_rule_out_are_named_in_the_confidence() -> Non
     assert made.recommended == "gpu-only"
     assert made.confidence is not None
     assert "2 people" in made.confidence.left_out.get("hybrid", "")
+
+
+def test_a_reference_plan_that_could_not_be_built_stays_in_the_table_without_money() -> None:
+    none = fleet("npu-only", {}, boxes=0, meets_slo=None, latency_ms=LatencyMs(p50=None, p95=None, p99=None, mean=None))
+    made = complete(plan(CPU, none), TEAM, prices=PRICES)
+    assert made.fleets[1] == none
+    assert made.confidence is not None
+    assert made.confidence.left_out == {"npu-only": "it could not be built"}

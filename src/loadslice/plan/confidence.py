@@ -165,6 +165,9 @@ def _candidates(
     """Fleets that can be compared, the recommended one first and then the cheapest."""
     found, left_out = [], {}
     for fleet in fleets:
+        if not any(engine.count for engine in fleet.engines.values()):
+            left_out[fleet.name] = "it could not be built"
+            continue
         lowered = bill(fleet, budget, prices)
         slack = _slack(fleet, budget)
         broken = [limit.name for limit in fleet.limits if limit.met is False and limit.name not in _LATENCY]

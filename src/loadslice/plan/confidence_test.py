@@ -163,3 +163,8 @@ def test_the_widest_error_of_an_engines_times_counts() -> None:
     assert (found.sd, found.freedom) == (pytest.approx(0.5), 5)
     assert "calibrated on two kernels" in found.why
     assert time_error("gpu", entries[:1]).freedom is None
+
+
+def test_a_modelled_time_without_a_stated_error_is_as_unsure_as_a_price() -> None:
+    entry = Entry(variant="v", engine="gpu", batch=1, latency_ms=Milliseconds(p50=1.0), basis="modelled")
+    assert time_error("gpu", [entry]).bounds_95 == (pytest.approx(0.8), pytest.approx(1.25))

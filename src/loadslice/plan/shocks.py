@@ -115,6 +115,10 @@ def time_error(line: str, entries: Sequence[Entry]) -> Assumption:
         entries: Of the latency table, those that it runs by.
     """
     errors = [entry.error for entry in entries if entry.error is not None]
+    if not errors and any(entry.basis != "measured" for entry in entries):
+        # A model that states no error is given the spread of every other assumption.
+        why = f"modelled without a stated error: 95 of 100 within {SPREAD:.0%}"
+        return Assumption(time_of(line), math.log1p(SPREAD) / Z_95, why=why)
     if not errors:
         return Assumption(time_of(line), MEASURED_SD, why=f"measured: sd {MEASURED_SD:.0%}")
     worst = max(errors, key=lambda error: math.hypot(error.device_sd, error.model_sd))
