@@ -83,6 +83,7 @@ def _run_group(
         results=[],
         copy_ns=0,
         compute_ns=0,
+        _rows=-1,
     )
     if any(request.crashes for request in part.requests):
         with process.alone:
