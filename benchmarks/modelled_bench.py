@@ -2,7 +2,8 @@
 
 Measures real models on this machine, one thread, in processor time, so that neighbours disturb little; reads published
 times and kernel tables for what is not here. `python -m benchmarks modelled` prints the errors of what is left out;
-`python -m benchmarks.modelled_bench --write` also writes ``src/loadslice/profiles/calibration.json``.
+`python -m benchmarks.modelled_bench --write` also writes ``src/loadslice/profiles/calibration.json``; with ``--refit``
+from what was measured for the file that is there.
 """
 
 import os
@@ -154,17 +155,19 @@ def _timed(path: Path, feeds: dict[str, Array]) -> list[float]:
     return times_ms
 
 
-def calibrated() -> Calibration:
-    """Everything, measured now."""
-    observations = [*measured(), *published(), *kernels()]
-    kinds = {
-        kind: calibration.calibrate([each for each in observations if each.kind == kind], what)
-        for kind, what in _WHAT.items()
-    }
+def calibrated(here: list[Observation] | None = None) -> Calibration:
+    """Everything.
+
+    Args:
+        here: What was measured on this machine; default: measured now.
+    """
+    observations = [*(measured() if here is None else here), *published(), *kernels()]
+    of = {kind: [each for each in observations if each.kind == kind] for kind in _WHAT}
+    apart = calibration.fit(of["cpu"]).between_kinds_sd
     return Calibration(
         stamp=stamp("calibration/1", tools=("onnxruntime", "numpy")),
         command=COMMAND,
-        kinds=kinds,  # type: ignore[arg-type] # the keys are kinds of devices
+        kinds={kind: calibration.calibrate(of[kind], what, apart) for kind, what in _WHAT.items()},  # type: ignore[misc]
         observations=observations,
     )
 
@@ -177,6 +180,8 @@ def run() -> dict[str, float | int | str]:
         figures[f"{kind}_observations"] = sum(one.kind == kind for one in done.observations)
         figures[f"{kind}_families"] = each.errors.families
         figures[f"{kind}_model_sd"] = each.errors.model_sd
+        held = calibration.covered([one for one in done.observations if one.kind == kind], each.fit.between_kinds_sd)
+        figures[f"{kind}_in_90pct_interval"] = f"{sum(held.values())} of {len(held)} families"
         if each.errors.device_sd is not None:
             figures[f"{kind}_device_sd"] = each.errors.device_sd
     return figures
@@ -194,7 +199,8 @@ def lines(done: Calibration) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    result = calibrated()
+    known = [each for each in calibration.shipped().observations if each.kind == "cpu"]
+    result = calibrated(known if "--refit" in sys.argv else None)
     print("\n".join(lines(result)))
     if "--write" in sys.argv:
         write_bytes(REPOSITORY / "src/loadslice/profiles/calibration.json", encode_json(result))

@@ -16,7 +16,7 @@ import msgspec
 from loadslice.graph.inspect import inspect
 from loadslice.graph.op_class import Demand, demand
 from loadslice.graph.roofline import precision_on
-from loadslice.profiles.calibration import Calibration, Fit, Kindly
+from loadslice.profiles.calibration import Calibration, Fit, Kindly, novelty
 from loadslice.spec.device import Device, PeakPrecision, PowerCurve, power_curve
 from loadslice.spec.errors import InputError
 from loadslice.spec.inspection import Inspection
@@ -209,10 +209,7 @@ def error(asked: Demand, device: Device, known: Kindly | None, curve: PowerCurve
             freedom=1,
             why=f"no {device.kind} was measured: the bare roofline, which nothing reaches",
         )
-    weights = {kind: _slowness(known.fit, kind) * ms for kind, ms in asked.roofline_ms.items()}
-    total = sum(weights.values())
-    novel = sum(ms for kind, ms in weights.items() if kind not in known.fit.slowness)
-    share = novel / total if total else 0.0
+    share = novelty(known.fit, {str(kind): ms for kind, ms in asked.roofline_ms.items()})
     model_sd = math.hypot(known.errors.model_sd, share * known.fit.between_kinds_sd)
     processor = device.title.rpartition(",")[0]
     seen = device.name in known.devices or (device.name == "local" and processor in known.devices)
@@ -231,7 +228,7 @@ def error(asked: Demand, device: Device, known: Kindly | None, curve: PowerCurve
     else:
         why += f"; devices left out by {device_sd:.2f} ({known.errors.devices} devices), and this one was not measured"
     if share > 0.01:
-        kinds = ", ".join(sorted(kind for kind in weights if kind not in known.fit.slowness))
+        kinds = ", ".join(sorted(kind for kind in asked.roofline_ms if kind not in known.fit.slowness))
         why += f"; {share:.0%} of its time is in operators ({kinds}) that were not measured on a {device.kind}"
     return ModelError(
         device=device.name,

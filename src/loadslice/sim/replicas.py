@@ -5,11 +5,13 @@ from collections.abc import Iterator
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from loadslice.sim import simulate
 from loadslice.sim.draws import t_95
+from loadslice.sim.model_error import of_draw
 from loadslice.sim.service import of_run, quantile_function
-from loadslice.spec.latency import Milliseconds
+from loadslice.spec.latency import LatencyTable, Milliseconds
 from loadslice.spec.simulation import Simulation
 
 _NS_PER_MS = 1_000_000
@@ -17,24 +19,38 @@ _NS_PER_MS = 1_000_000
 Interval = tuple[float, float]
 
 
-def run(prepared: simulate.Prepared, *, seed: int, replicas: int) -> tuple[simulate.Run, dict[str, Interval]]:
+def run(
+    prepared: simulate.Prepared, *, seed: int, replicas: int, latency: LatencyTable | None = None
+) -> tuple[simulate.Run, dict[str, Interval]]:
     """Run ``replicas`` times with seeds ``seed``, ``seed + 1``, ...
 
     Args:
         prepared: From `simulate.prepare`.
         seed: Of the first run.
         replicas: At least 2.
+        latency: That it was prepared with: each run is on another draw of the errors that its modelled times state.
 
     Returns:
         A run at the machine's typical speed, and for each figure (``latency_ms.p50``, ...) the interval that holds one
         more run 19 times of 20: mean +- t * s * sqrt(1 + 1/n). It knows what the model draws, the machine's drift from
-        run to run among it where the profile holds that; not what the model leaves out.
+        run to run among it where the profile holds that; not what the model leaves out. Where modelled times may be
+        off by factors, so may times and energy, and their interval is that of their logarithms.
     """
     first = simulate.run(prepared, seed=seed)
-    runs = (simulate.run(in_run(prepared, number), seed=number) for number in range(seed, seed + replicas))
-    figures = [dict(_figures(simulate.summarise(one))) for one in runs]
+    by_factors = latency is not None and any(entry.error is not None for entry in latency.entries)
+    figures = []
+    for number in range(seed, seed + replicas):
+        machine = prepared if latency is None else of_draw(prepared, latency, number)
+        figures.append(dict(_figures(simulate.summarise(simulate.run(in_run(machine, number), seed=number)))))
     known = [name for name in figures[0] if all(name in other for other in figures)]
-    return first, {name: interval([other[name] for other in figures]) for name in known}
+    return first, {name: _interval(name, [other[name] for other in figures], by_factors) for name in known}
+
+
+def _interval(name: str, values: list[float], by_factors: bool) -> Interval:
+    if by_factors and name.startswith(("latency_ms", "energy_j")) and min(values) > 0:
+        low, high = _around(np.log(values))
+        return math.exp(low), math.exp(high)
+    return interval(values)
 
 
 def in_run(prepared: simulate.Prepared, seed: int) -> simulate.Prepared:
@@ -52,9 +68,14 @@ def _scaled(times: Milliseconds | None, factor: float) -> Milliseconds | None:
 
 def interval(values: list[float]) -> Interval:
     """95 % prediction interval of one more value; never below 0."""
+    low, high = _around(np.array(values))
+    return max(0.0, low), high
+
+
+def _around(values: NDArray[np.float64]) -> Interval:
     half = t_95(len(values) - 1) * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values))
     mean = float(np.mean(values))
-    return max(0.0, mean - half), mean + half
+    return mean - half, mean + half
 
 
 def _figures(result: Simulation) -> Iterator[tuple[str, float]]:

@@ -154,7 +154,9 @@ def _whole(asked: _Asked) -> _Simulated:
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     finished = simulate.run(prepared, seed=asked.seed, journal=asked.journal)
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
-    intervals = sim_replicas.run(prepared, seed=asked.seed, replicas=asked.replicas)[1] if asked.replicas > 1 else None
+    intervals = None
+    if asked.replicas > 1:
+        intervals = sim_replicas.run(prepared, seed=asked.seed, replicas=asked.replicas, latency=asked.latency)[1]
     return _Simulated(finished, intervals, compile_s, wall_s, cpu_s, rows)
 
 
