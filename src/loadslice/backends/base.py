@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -76,6 +76,25 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Free the model. No run may follow."""
+
+
+@runtime_checkable
+class HasRoom(Protocol):
+    """A session that can say where it wants its inputs."""
+
+    def room(self, slot: int, shapes: tuple[tuple[int, ...], ...]) -> dict[str, Tensor] | None:
+        """Memory that `Session.run` reads in place, for inputs of these shapes in the model's order.
+
+        Args:
+            slot: As in `Session.run`; the next call for this slot may give the same memory.
+            shapes: By input.
+
+        Returns:
+            To be written to and given to `run` as it is; ``None``: bring your own.
+
+        Raises:
+            StageInputError: The model takes no such shapes.
+        """
 
 
 class Backend(Protocol):

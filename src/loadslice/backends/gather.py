@@ -1,6 +1,7 @@
 """From requests to one batch and back: choose a bucket, pad, stack; afterwards hand every request its own rows."""
 
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -34,8 +35,19 @@ def bucket_shape(stage: Stage, index: int) -> list[int] | None:
     return stage.buckets[index] if index < len(stage.buckets) else None
 
 
+class Room(Protocol):
+    """Where a runtime wants the rows of a batch, so that it reads them in place."""
+
+    def __call__(self, shapes: tuple[tuple[int, ...], ...]) -> dict[str, Tensor] | None:
+        """Memory for inputs of these shapes, in the model's order, holding anything; ``None``: bring your own."""
+
+
 def gather(
-    works: Sequence[Work], bucket: Sequence[int] | None, inputs: Sequence[TensorInfo], padded: int = 0
+    works: Sequence[Work],
+    bucket: Sequence[int] | None,
+    inputs: Sequence[TensorInfo],
+    padded: int = 0,
+    room: Room | None = None,
 ) -> dict[str, Tensor]:
     """Stack the rows of several requests into one batch.
 
@@ -45,19 +57,101 @@ def gather(
             the largest shape among the works. Other inputs always take the largest.
         inputs: The model's inputs. A request with one tensor for a model with one input needs no matching name.
         padded: Rows of the batch, zeros after the last request's; fewer than there are: as many as there are.
+        room: Asked for the memory that rows are written to.
 
     Returns:
-        Input name -> contiguous rows. A lone request that needs no padding is handed on without a copy.
+        Input name -> contiguous rows. A lone request that needs no padding, and is too large to be worth moving, is
+        handed on without a copy.
 
     Raises:
         StageInputError: A tensor is missing, or tensors of one input differ in type or rank, or exceed the bucket.
     """
-    return {
-        info.name: _stack(
-            info.name, [_tensor(work, info.name, inputs) for work in works], bucket if index == 0 else None, padded
-        )
-        for index, info in enumerate(inputs)
-    }
+    if room is not None and len(works) == 1 and len(inputs) == 1 and bucket is None:
+        moved = _moved(_tensor(works[0], inputs[0].name, inputs), inputs[0], padded, room)
+        if moved is not None:
+            return moved
+    parts = [[_tensor(work, info.name, inputs) for work in works] for info in inputs]
+    shapes = tuple(
+        [
+            _shape(info.name, tensors, bucket if index == 0 else None, padded)
+            for index, (info, tensors) in enumerate(zip(inputs, parts, strict=True))
+        ]
+    )
+    if len(works) == 1:
+        lone = [tensors[0] for tensors in parts]
+        if (room is None or sum([tensor.nbytes for tensor in lone]) > LONE_BYTES_MAX) and all(
+            tensor.shape == shape for tensor, shape in zip(lone, shapes, strict=True)
+        ):
+            return {info.name: np.ascontiguousarray(tensor) for info, tensor in zip(inputs, lone, strict=True)}
+    places = None if room is None else room(shapes)
+    batch: dict[str, Tensor] = {} if places is None else places
+    for info, tensors, shape in zip(inputs, parts, shapes, strict=True):
+        if places is not None and tensors[0].dtype != info.dtype:
+            raise StageInputError(f"input '{info.name}' is {tensors[0].dtype}, it must be {info.dtype}.")
+        if places is None:
+            batch[info.name] = _blank(tensors[0].dtype, shape)
+        _fill(batch[info.name], tensors, is_blank=places is None)
+    return batch
+
+
+LONE_BYTES_MAX = 1 << 14
+"""Moving so little into a runtime's own memory costs less than having the runtime look at new memory."""
+
+
+def _moved(tensor: Tensor, info: TensorInfo, padded: int, room: Room) -> dict[str, Tensor] | None:
+    """The most frequent case, a small request alone, without what only others need."""
+    if tensor.nbytes > LONE_BYTES_MAX or padded > len(tensor) or tensor.dtype != info.dtype:
+        return None
+    batch = room((tensor.shape,))
+    if batch is not None:
+        batch[info.name][...] = tensor
+    return batch
+
+
+def _shape(name: str, tensors: list[Tensor], bucket: Sequence[int] | None, padded: int) -> tuple[int, ...]:
+    """Shape of the batch."""
+    first = tensors[0]
+    sides, dtype = first.shape[1:], first.dtype
+    rows = 0
+    is_even = True
+    for tensor in tensors:
+        if tensor.ndim != first.ndim or tensor.dtype != dtype:
+            raise StageInputError(
+                f"input '{name}': {tensor.dtype} of rank {tensor.ndim} cannot be stacked "
+                f"on {first.dtype} of rank {first.ndim}."
+            )
+        shape = tensor.shape
+        rows += shape[0]
+        is_even = is_even and shape[1:] == sides
+    largest = sides if is_even else tuple(max(side) for side in zip(*(one.shape[1:] for one in tensors), strict=True))
+    target = largest if bucket is None else tuple(bucket)
+    if len(target) != len(largest) or any(side > most for side, most in zip(largest, target, strict=True)):
+        raise StageInputError(f"input '{name}' has rows of shape {list(largest)}, more than the bucket {list(target)}.")
+    return (max(padded, rows), *target)
+
+
+def _blank(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Tensor:
+    # zeros (calloc) leaves padding pages untouched by us; only real rows are written.
+    return np.full(shape, "", dtype) if dtype.kind == "O" else np.zeros(shape, dtype)
+
+
+def _fill(batch: Tensor, tensors: list[Tensor], *, is_blank: bool) -> None:
+    """Write rows one after the other, and zeros wherever the batch is larger and not blank."""
+    sides = batch.shape[1:]
+    rows = sum([len(tensor) for tensor in tensors])
+    is_even = all(tensor.shape[1:] == sides for tensor in tensors)
+    if not is_blank and (rows < len(batch) or not is_even):
+        batch[rows if is_even else 0 :] = 0
+    if is_even:
+        if len(tensors) == 1:
+            batch[:rows] = tensors[0]
+        else:
+            np.concatenate(tensors, out=batch if rows == len(batch) else batch[:rows])
+        return
+    row = 0
+    for tensor in tensors:
+        batch[(slice(row, row + len(tensor)), *(slice(side) for side in tensor.shape[1:]))] = tensor
+        row += len(tensor)
 
 
 def scatter(outputs: dict[str, Tensor], rows: Sequence[int]) -> list[dict[str, Tensor]]:
@@ -80,11 +174,13 @@ def scatter(outputs: dict[str, Tensor], rows: Sequence[int]) -> list[dict[str, T
             )
     if len(rows) == 1:
         return [outputs]
-    ends = np.cumsum(rows).tolist()
-    return [
-        {name: tensor[end - count : end] for name, tensor in outputs.items()}
-        for end, count in zip(ends, rows, strict=True)
-    ]
+    shares = []
+    start = 0
+    for count in rows:
+        end = start + count
+        shares.append({name: tensor[start:end] for name, tensor in outputs.items()})
+        start = end
+    return shares
 
 
 def no_rows(outputs: Sequence[TensorInfo]) -> dict[str, Tensor]:
@@ -106,29 +202,3 @@ def _tensor(work: Work, name: str, inputs: Sequence[TensorInfo]) -> Tensor:
     if len(inputs) == len(work.tensors) == 1:
         return next(iter(work.tensors.values()))
     raise StageInputError(f"input '{name}' is missing; the request has {', '.join(work.tensors) or 'no tensors'}.")
-
-
-def _stack(name: str, tensors: list[Tensor], bucket: Sequence[int] | None, padded: int) -> Tensor:
-    first = tensors[0]
-    for tensor in tensors:
-        if tensor.ndim != first.ndim or tensor.dtype != first.dtype:
-            raise StageInputError(
-                f"input '{name}': {tensor.dtype} of rank {tensor.ndim} cannot be stacked "
-                f"on {first.dtype} of rank {first.ndim}."
-            )
-    largest = [max(sides) for sides in zip(*(tensor.shape[1:] for tensor in tensors), strict=True)]
-    target = largest if bucket is None else list(bucket)
-    if len(target) != len(largest) or any(side > most for side, most in zip(largest, target, strict=True)):
-        raise StageInputError(f"input '{name}' has rows of shape {largest}, more than the bucket {target}.")
-    rows = max(padded, sum(tensor.shape[0] for tensor in tensors))
-    if len(tensors) == 1 and largest == target and rows == first.shape[0]:
-        return np.ascontiguousarray(first)
-    # zeros (calloc) leaves padding pages untouched by us; only real rows are written.
-    batch = (
-        np.full((rows, *target), "", first.dtype) if first.dtype.kind == "O" else np.zeros((rows, *target), first.dtype)
-    )
-    row = 0
-    for tensor in tensors:
-        batch[(slice(row, row + tensor.shape[0]), *(slice(side) for side in tensor.shape[1:]))] = tensor
-        row += tensor.shape[0]
-    return batch

@@ -5,6 +5,7 @@ core its neighbour engine needs; one session serves all slots when a run uses on
 thread and shares the weights), otherwise every slot has a session, so that ``threads`` is per run; telemetry is off.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -76,18 +77,48 @@ class OnnxRuntimeSession:
         self._provider = provider
         self.inputs = [_info(value) for value in sessions[0].get_inputs()]
         self.outputs = [_info(value) for value in sessions[0].get_outputs()]
+        self._names = [info.name for info in self.outputs]
+        numeric = all(info.dtype.kind in "biuf" for info in (*self.inputs, *self.outputs))
+        self._binds = provider == CPU and numeric and all(info.shape for info in self.inputs)
+        self._rooms: dict[int, _Rooms] = {}
+
+    def room(self, slot: int, shapes: tuple[tuple[int, ...], ...]) -> dict[str, Tensor] | None:
+        """Memory of one slot that the runtime has been told to read its inputs from, for inputs of these shapes.
+
+        What is written there is overwritten by the next batch of the slot; `run` given this very dictionary reads it in
+        place. Bound are processors' numeric inputs of moderate size.
+
+        Args:
+            slot: As in `run`.
+            shapes: By input, in the model's order.
+
+        Raises:
+            StageInputError: The model takes no such shapes.
+        """
+        if not self._binds:
+            return None
+        rooms = self._rooms.get(slot)
+        if rooms is None:
+            rooms = self._rooms[slot] = _Rooms(self._sessions[slot % len(self._sessions)], self.inputs, self._names)
+        return rooms.find(shapes)
 
     def run(self, feeds: Mapping[str, Tensor], slot: int = 0) -> dict[str, Tensor]:
         """See `loadslice.backends.base.Session.run`."""
-        check_feeds(self.inputs, feeds)
+        rooms = self._rooms.get(slot)
+        binding = None if rooms is None else rooms.bound(feeds)
         session = self._sessions[slot % len(self._sessions)]
-        names = [info.name for info in self.outputs]
+        if binding is None:
+            check_feeds(self.inputs, feeds)
         try:
             # Outputs are allocated by this run and owned by the arrays that come back.
-            values = session.run(names, dict(feeds))
+            if binding is None:
+                values = session.run(self._names, dict(feeds))
+            else:
+                session.run_with_iobinding(binding)
+                values = binding.copy_outputs_to_cpu()
         except Exception as error:
             raise EngineError(f"onnxruntime: {_first_line(error)}") from error
-        return dict(zip(names, values, strict=True))
+        return dict(zip(self._names, values, strict=True))
 
     def describe(self) -> dict[str, str | int]:
         """See `loadslice.backends.base.Session.describe`."""
@@ -101,7 +132,67 @@ class OnnxRuntimeSession:
 
     def close(self) -> None:
         """Free the model."""
+        self._rooms.clear()
         self._sessions.clear()
+
+
+ROOM_BYTES_MAX = 1 << 24
+"""Largest batch that gets memory of its own; a larger one is rare, and would stay in memory for ever."""
+
+BINDINGS_MAX = 128
+"""Shapes that one slot has memory for; when there are more, all are forgotten."""
+
+
+class _Rooms:
+    """Input memory of one slot: one block for each shape of rows, bound once for each count of rows."""
+
+    def __init__(self, session: Any, inputs: list[TensorInfo], outputs: list[str]) -> None:
+        self._session = session
+        self._inputs = inputs
+        self._outputs = outputs
+        self._blocks: dict[tuple[tuple[int, ...], ...], list[Tensor]] = {}
+        self._bound: dict[tuple[tuple[int, ...], ...], tuple[dict[str, Tensor], Any]] = {}
+        self._last: tuple[dict[str, Tensor], Any] | None = None
+
+    def find(self, shapes: tuple[tuple[int, ...], ...]) -> dict[str, Tensor] | None:
+        """See `OnnxRuntimeSession.room`."""
+        found = self._bound.get(shapes)
+        if found is None:
+            found = self._bind(shapes)
+        self._last = found
+        return None if found is None else found[0]
+
+    def bound(self, feeds: Mapping[str, Tensor]) -> Any | None:
+        """The binding of feeds that `find` has given last."""
+        return self._last[1] if self._last is not None and self._last[0] is feeds else None
+
+    def _bind(self, shapes: tuple[tuple[int, ...], ...]) -> tuple[dict[str, Tensor], Any] | None:
+        sizes = [math.prod(shape) * info.dtype.itemsize for shape, info in zip(shapes, self._inputs, strict=True)]
+        if sum(sizes) > ROOM_BYTES_MAX or min(sizes) == 0:
+            return None
+        if len(self._bound) >= BINDINGS_MAX:
+            self._bound.clear()
+            self._blocks.clear()
+        sides = _sides(shapes)
+        blocks = self._blocks.get(sides)
+        if blocks is None or any(len(block) < shape[0] for block, shape in zip(blocks, shapes, strict=True)):
+            blocks = [np.zeros(shape, info.dtype) for shape, info in zip(shapes, self._inputs, strict=True)]
+            self._blocks[sides] = blocks
+            # Smaller batches of these sides had the smaller block.
+            self._bound = {known: one for known, one in self._bound.items() if _sides(known) != sides}
+        feeds = {info.name: block[: shape[0]] for info, block, shape in zip(self._inputs, blocks, shapes, strict=True)}
+        check_feeds(self._inputs, feeds)
+        binding = self._session.io_binding()
+        for name, tensor in feeds.items():
+            binding.bind_cpu_input(name, tensor)
+        for name in self._outputs:
+            binding.bind_output(name, "cpu")
+        self._bound[shapes] = feeds, binding
+        return self._bound[shapes]
+
+
+def _sides(shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    return tuple([shape[1:] for shape in shapes])
 
 
 BACKEND = OnnxRuntimeBackend()

@@ -28,13 +28,17 @@ class Bodies:
         """
         headers = head.headers
         limit = self.limits.body_bytes_max
+        length = head.body_bytes
+        if head.is_plain and length is not None and length <= limit:
+            if self.held_bytes + length > self.limits.held_bytes_max:
+                self.check_room(length)
+            return False
         if head.is_chunked and headers["transfer-encoding"].strip().lower() != "chunked":
             # RFC 9112, 6.1: what is not understood; the parser has refused what does not end in chunked already.
             raise RefusalError(501, "no transfer coding but chunked is taken", close=True)
         if headers.get("content-encoding", "identity").lower() != "identity":
             # A few kilobytes can unpack to gigabytes; clients that have bandwidth to save can send raw tensors.
             raise RefusalError(415, "compressed bodies are not taken", close=True)
-        length = head.body_bytes
         if length is not None and length > limit:
             raise RefusalError(413, f"the body has {length} bytes, {limit} is the most taken", close=True)
         self.check_room(length if length is not None else limit if head.is_chunked else 0)

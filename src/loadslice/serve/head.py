@@ -39,11 +39,25 @@ class Head:
         body_bytes: What ``Content-Length`` says; ``None``: not said.
         is_chunked: Whether the body comes in chunks.
         keeps_alive: Whether the connection stays open after the reply, as far as the client is concerned.
+        has_body: Whether bytes of this request follow its head.
+        is_plain: Whether there is nothing special about the way its body comes.
         is_http11: Whether the client speaks HTTP/1.1.
         notes: What whoever routes requests keeps with a head; it lives as long as the head is remembered.
     """
 
-    __slots__ = ("body_bytes", "headers", "is_chunked", "is_http11", "keeps_alive", "method", "notes", "path", "query")
+    __slots__ = (
+        "body_bytes",
+        "has_body",
+        "headers",
+        "is_chunked",
+        "is_http11",
+        "is_plain",
+        "keeps_alive",
+        "method",
+        "notes",
+        "path",
+        "query",
+    )
 
     def __init__(self, method: str, target: str, headers: dict[str, str], *, http11: bool, keeps_alive: bool) -> None:
         self.method = method
@@ -55,12 +69,9 @@ class Head:
         self.is_chunked = "transfer-encoding" in headers
         length = headers.get("content-length")
         self.body_bytes = None if length is None else int(length)
+        self.has_body = self.is_chunked or bool(self.body_bytes)
+        self.is_plain = not (self.is_chunked or "content-encoding" in headers or "expect" in headers)
         self.notes: object = None
-
-    @property
-    def has_body(self) -> bool:
-        """Whether bytes of this request follow its head."""
-        return self.is_chunked or bool(self.body_bytes)
 
 
 class _Collector:

@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 EVENTS_MAX = 32
 """Events decided in one call; beyond that, a call costs no less per event."""
 
+TURN_NS = 1_000_000
+"""How long decisions and what they lead to on this thread may go on before the loop looks at its sockets again."""
+
 
 class Observer(Protocol):
     """Who counts what happens; called on the loop's thread."""
@@ -97,6 +100,7 @@ class Shell:
         """Events in the last of them."""
         self._is_deciding = False
         self._is_scheduled = False
+        self._call = _entry_of(tables, state)
         self._results = np.zeros((state.members.shape[1], 2), np.int64)
         # Room for the most that so many events can say; pages that nothing is written to take no memory.
         self._effects = np.empty((EVENTS_MAX * len(state.effects), c.EFFECT_COLUMNS + 1), np.int64)
@@ -112,6 +116,7 @@ class Shell:
         """
         assert request.work is not None
         now_ns = self._clock.now_ns()
+        items = request.work.items
         row = array("q")
         row.fromlist(
             [
@@ -120,7 +125,7 @@ class Shell:
                 self._next_tag,
                 request.priority,
                 request.deadline_ns,
-                min(request.work.items or 1, _ITEMS_MAX),
+                min(items or 1, _ITEMS_MAX),
                 request.bucket,
                 request.tokens,
                 request.source_index,
@@ -132,12 +137,12 @@ class Shell:
         )
         request.tag = self._next_tag
         request.arrival_ns = now_ns
+        request.items = items
         self._next_tag += 1
         self._inside[request.tag] = request
         self._note(row)
         if not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._end_turn)
+            self._schedule()
 
     def cancel(self, request: Request) -> None:
         """The client has gone, or the server cannot wait for this request any longer."""
@@ -159,7 +164,7 @@ class Shell:
         if not batch.failed:
             self._take_results(batch, now_ns, row)
         self._note(row)
-        self._decide()
+        self._decide(now_ns + TURN_NS)
         self._wake_idle()
 
     def engine_down(self, engine: int) -> bool:
@@ -255,11 +260,13 @@ class Shell:
                 if live:
                     request.fault = result
             else:
-                items = min(result.items or 1, _ITEMS_MAX)
+                rows = result.items
+                items = min(rows or 1, _ITEMS_MAX)
                 if live:
                     # A request that was moved meanwhile runs elsewhere on its old work.
                     request.work = result
                     request.bucket = bucket
+                    request.items = rows
             log.extend((events.RESULT, now_ns, items, bucket, 0, 0, 0, 0, 0, 0, 0, 0, 0))
 
     def _on_timer(self) -> None:
@@ -295,15 +302,22 @@ class Shell:
             self._turn[-1].extend(log)
             self._turn_events += 1
 
+    def _schedule(self) -> None:
+        self._is_scheduled = True
+        asyncio.get_running_loop().call_soon(self._end_turn)
+
     def _end_turn(self) -> None:
         self._is_scheduled = False
-        self._decide()
+        self._decide(self._clock.now_ns() + TURN_NS)
 
-    def _decide(self) -> None:
+    def _decide(self, until_ns: int = c.FOREVER) -> None:
         """Have the core decide about all that has happened, and do what it says.
 
-        What happens while that is being done (a reply that cannot be written, a batch that is run on this thread) is
-        decided about right after it, never inside it.
+        What happens while that is being done (a batch is run on this thread) is decided about right after it, never
+        inside it.
+
+        Args:
+            until_ns: When to leave the rest to the loop's next turn, which looks at sockets and timers before.
         """
         if self._is_deciding:
             return
@@ -314,13 +328,16 @@ class Shell:
                 if not self._turn:
                     self._turn_events = self._events_max
                 rows = np.frombuffer(log, np.int64).reshape(-1, events.EVENT_COLUMNS)
-                count = events.decide(rows, self.tables, self.state, self._results, self._effects)
+                count = self._call(rows, self.tables, self.state, self._results, self._effects)
                 assert count >= 0, "every event of ours is one, and there is room for what it says"
                 effects = self._effects[:count]
                 if self._keep_events:
                     self._events.extend(log)
                     self.decisions.update(np.ascontiguousarray(effects[:, : c.EFFECT_COLUMNS]).data)
                 self._carry_out(effects.tolist())
+                if self._turn and self._clock.now_ns() > until_ns:
+                    self._schedule()
+                    break
         finally:
             self._is_deciding = False
         self._arm()
@@ -333,11 +350,10 @@ class Shell:
                 self._start(slot=tag, engine=a, stage=b, lane=detail, epoch=d, now_ns=now_ns)
             elif kind == c.PLACED:
                 request = self._inside[tag]
-                assert request.work is not None
                 request.row = d
                 if self._has_canary:
                     request.version = int(self.state.requests[d, c.R_VERSION])
-                request.passages.append(Passage(a, b, _REASONS[detail], request.bucket, request.work.items, now_ns))
+                request.passages.append(Passage(a, b, _REASONS[detail], request.bucket, request.items, now_ns))
             else:
                 self._end(tag, _OUTCOMES[a], _REASONS[b], hint_ns=detail, stage=d, now_ns=now_ns)
 
@@ -387,7 +403,18 @@ _REASONS = tuple(Reason(number) for number in range(len(Reason)))
 
 def warm_kernels(tables: Tables) -> None:
     """Compile the one entry the shell calls (or load it from the cache), as the shell calls it."""
-    state = fresh(tables, max_requests=1)
+    _entry_of(tables, fresh(tables, max_requests=1))
+
+
+def _entry_of(tables: Tables, state: State) -> Callable[..., int]:
+    """The compiled `policy.events.decide` itself, where it has been compiled for arguments like ours alone.
+
+    Calling it through its dispatcher costs five microseconds each time to find out which of its compiled forms fits
+    forty arrays; there is one, and our arguments never change their types.
+    """
     results = np.zeros((state.members.shape[1], 2), np.int64)
     log = np.frombuffer(array("q"), np.int64).reshape(-1, events.EVENT_COLUMNS)
     events.decide(log, tables, state, results, np.empty((1, c.EFFECT_COLUMNS + 1), np.int64))
+    forms = list(getattr(events.decide, "overloads", {}).values())
+    entry: Callable[..., int] = forms[0].entry_point if len(forms) == 1 else events.decide
+    return entry

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from loadslice.backends.base import EngineError, Session, TensorInfo
+from loadslice.backends.base import EngineError, HasRoom, Session, TensorInfo
 from loadslice.backends.gather import bucket_of, bucket_shape, gather, no_rows, scatter
 from loadslice.backends.isolated.host import EngineProcess
 from loadslice.backends.isolated.session import Hosts, IsolatedSession
@@ -107,6 +107,7 @@ class ModelRunner:
         self, stage: Stage, name: str, engine: Engine, load: Callable[[], Session], clock: Clock, *, first: bool
     ) -> None:
         self.session = load()
+        self._room = _room_of(self.session)
         self._load = load
         self._is_open = True
         self._stage = stage
@@ -147,7 +148,9 @@ class ModelRunner:
             outputs = no_rows(self.session.outputs)
             ran_ns = done_ns = self._clock.now_ns()
         else:
-            feeds = gather(works, shape, self.session.inputs, self._padded(batch))
+            session = self.session
+            room = None if self._room is None else partial(self._room, slot)
+            feeds = gather(works, shape, session.inputs, self._padded(batch), room)
             ran_ns = self._clock.now_ns()
             outputs = self.session.run(feeds, slot)
             if not self._keeps_time:
@@ -180,12 +183,18 @@ class ModelRunner:
         """See `Runner.open`."""
         if not self._is_open:
             self.session = self._load()
+            self._room = _room_of(self.session)
             self._is_open = True
 
     def close(self) -> None:
         """See `Runner.close`."""
         self._is_open = False
         self.session.close()
+
+
+def _room_of(session: Session) -> Callable[[int, tuple[tuple[int, ...], ...]], dict[str, Tensor] | None] | None:
+    """Looked up once: whether an object has a method takes microseconds to find out."""
+    return session.room if isinstance(session, HasRoom) else None
 
 
 def _real_rows(outputs: dict[str, Tensor], rows: int, padded: int) -> dict[str, Tensor]:
