@@ -1,0 +1,1 @@
+"""Runtimes for language models: one file each, behind the contract in `base`."""
