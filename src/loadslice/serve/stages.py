@@ -107,7 +107,6 @@ class ModelRunner:
         self, stage: Stage, name: str, engine: Engine, load: Callable[[], Session], clock: Clock, *, first: bool
     ) -> None:
         self.session = load()
-        self._room = _room_of(self.session)
         self._load = load
         self._is_open = True
         self._stage = stage
@@ -149,7 +148,9 @@ class ModelRunner:
             ran_ns = done_ns = self._clock.now_ns()
         else:
             session = self.session
-            room = None if self._room is None else partial(self._room, slot)
+            # Asked by name: whether an object fits a protocol takes microseconds to find out.
+            room_of = getattr(session, HasRoom.room.__name__, None)
+            room = None if room_of is None else partial(room_of, slot)
             feeds = gather(works, shape, session.inputs, self._padded(batch), room)
             ran_ns = self._clock.now_ns()
             outputs = self.session.run(feeds, slot)
@@ -183,18 +184,12 @@ class ModelRunner:
         """See `Runner.open`."""
         if not self._is_open:
             self.session = self._load()
-            self._room = _room_of(self.session)
-            self._is_open = True
+                self._is_open = True
 
     def close(self) -> None:
         """See `Runner.close`."""
         self._is_open = False
         self.session.close()
-
-
-def _room_of(session: Session) -> Callable[[int, tuple[tuple[int, ...], ...]], dict[str, Tensor] | None] | None:
-    """Looked up once: whether an object has a method takes microseconds to find out."""
-    return session.room if isinstance(session, HasRoom) else None
 
 
 def _real_rows(outputs: dict[str, Tensor], rows: int, padded: int) -> dict[str, Tensor]:
