@@ -184,7 +184,7 @@ class ModelRunner:
         """See `Runner.open`."""
         if not self._is_open:
             self.session = self._load()
-                self._is_open = True
+            self._is_open = True
 
     def close(self) -> None:
         """See `Runner.close`."""
