@@ -1,15 +1,9 @@
 """Simulated language models against what can be worked out by hand."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
 
-import loadslice
 from loadslice.sim import language_loop as loop
 from loadslice.sim.language import LanguageRun, run_language, summarise
 from loadslice.spec.errors import InputError
@@ -141,32 +135,3 @@ def test_overload_diverges() -> None:
 def test_a_trace_without_tokens_is_refused_with_what_reads_one() -> None:
     with pytest.raises(InputError, match="azure-llm"):
         run_language(pl.DataFrame({"arrival_s": [0.0]}), fleet(links=False))
-
-
-PROGRAM = """
-import numpy as np, polars as pl
-from loadslice.sim.language import run_language, summarise
-from loadslice.sim.language_test import fleet
-rng = np.random.default_rng(3)
-trace = pl.DataFrame({"arrival_s": np.cumsum(rng.exponential(0.2, 60)), "tokens_in": rng.integers(1, 500, 60),
-                      "tokens_out": rng.integers(1, 30, 60)})
-print(summarise(run_language(trace, fleet("cost"), seed=7), "t").journal_sha256)
-"""
-
-
-@pytest.mark.parametrize("hash_seed", ["0", "12345"])
-def test_the_same_seed_gives_the_same_decisions_in_any_process_compiled_or_not(hash_seed: str) -> None:
-    found = set()
-    for disable in ("0", "1"):
-        source = str(Path(loadslice.__file__).parent.parent)
-        environment = {"NUMBA_DISABLE_JIT": disable, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": source}
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=200,
-            env={**os.environ, **environment},
-        )
-        found.add(done.stdout.strip())
-    assert len(found) == 1

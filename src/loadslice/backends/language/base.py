@@ -62,7 +62,7 @@ class LanguageSession(Protocol):
         """Tokens whose KV a sequence has here; 0: it is not known."""
 
     def adopt(self, sequence: int, blocks: Sequence[int], tokens: int) -> None:
-        """Begin a sequence with blocks that other sequences, or a cache, hold already; they are shared, full ones only."""
+        """Begin a sequence with full blocks that others, or a cache, hold already: they are shared."""
 
     def blocks(self, sequence: int) -> list[int]:
         """Blocks of a sequence, in order."""
