@@ -9,7 +9,6 @@ import pytest
 
 import loadslice
 
-
 PROGRAM = """
 import numpy as np, polars as pl
 from loadslice.sim.language import run_language, summarise
