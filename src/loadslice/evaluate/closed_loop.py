@@ -25,6 +25,8 @@ from loadslice.spec.pipeline import Pipeline
 
 Float64s = npt.NDArray[np.float64]
 
+LOST_MAX = 3
+"""Requests in a row that a client got no answer to, after which it takes the server for gone."""
 HINT_MS = 50.0
 """How long a refused client waits when the server does not say."""
 
@@ -53,7 +55,7 @@ def drive(
     for_s: float,
     requests_min: int = 0,
     requests_max: int | None = None,
-    on_answer: Callable[[int, Heard], None] = lambda *_: None,
+    stop: threading.Event | None = None,
 ) -> list[Heard]:
     """Run ``clients`` threads for a while; inputs are taken in turn from ``letters``.
 
@@ -64,7 +66,7 @@ def drive(
         for_s: Seconds of the world.
         requests_min: Go on after that until so many were sent, at most four times as long.
         requests_max: Requests in all.
-        on_answer: Called on the client's thread with its number and each answer.
+        stop: Set from outside to end it early; each client waits for the answer it is owed.
 
     Returns:
         Every answer, in order of its end.
@@ -83,23 +85,22 @@ def drive(
             sent += 1
             return letters[(sent - 1) % len(letters)]
 
-    stop = threading.Event()
+    stop = stop or threading.Event()
 
-    def client(number: int) -> None:
+    def client() -> None:
         with line() as mine:
             lost = 0
             while not stop.is_set() and (letter := next_letter()) is not None:
                 answer = mine.post(letter)
                 with lock:
                     heard.append(answer)
-                on_answer(number, answer)
                 lost = lost + 1 if answer.error is not None else 0
-                if lost >= 3:
+                if lost >= LOST_MAX:
                     stop.set()  # nobody is there any more
                 if answer.status in (429, 503, 504):
                     stop.wait((answer.retry_after_ms or HINT_MS) * mine.dilate / 1000)
 
-    threads = [threading.Thread(target=client, args=(number,), name=f"client {number}") for number in range(clients)]
+    threads = [threading.Thread(target=client, name=f"client {number}") for number in range(clients)]
     for thread in threads:
         thread.start()
     for thread in threads:

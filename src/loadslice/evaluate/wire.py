@@ -94,9 +94,9 @@ class Line:
         """Send one request and wait for all of its answer."""
         return self._ask("POST", path, letter)
 
-    def get(self, path: str) -> Heard:
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Heard:
         """GET a path of the same server."""
-        return self._ask("GET", path, Letter("", b"", {}))
+        return self._ask("GET", path, Letter("", b"", headers or {}))
 
     def _connected(self) -> http.client.HTTPConnection:
         if self._open is None:
