@@ -18,6 +18,7 @@ from loadslice.backends.isolated.session import isolation
 from loadslice.policy.columns import STABLE
 from loadslice.serve.clock import Clock
 from loadslice.serve.inline import inline_rows
+from loadslice.serve.loop import settle
 from loadslice.serve.oip_reply import check_outputs
 from loadslice.serve.quarantine import blame, run_guarded
 from loadslice.serve.request import Batch
@@ -273,6 +274,7 @@ class Engines:
 
     def start(self) -> None:
         """Start every worker."""
+        settle()
         for worker in self._workers:
             worker.start()
 

@@ -1,6 +1,7 @@
 """Which event loop a server runs on."""
 
 import asyncio
+import gc
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
@@ -10,3 +11,14 @@ def new_loop() -> asyncio.AbstractEventLoop:
     except ModuleNotFoundError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+def settle() -> None:
+    """Have the garbage collector leave alone what will live as long as the process; once in its life.
+
+    Called when everything is loaded. Half a million objects of libraries would otherwise be walked again and again
+    while requests wait: a full collection took 120 ms.
+    """
+    if gc.get_freeze_count() == 0:
+        gc.collect()
+        gc.freeze()

@@ -416,5 +416,9 @@ def _entry_of(tables: Tables, state: State) -> Callable[..., int]:
     log = np.frombuffer(array("q"), np.int64).reshape(-1, events.EVENT_COLUMNS)
     events.decide(log, tables, state, results, np.empty((1, c.EFFECT_COLUMNS + 1), np.int64))
     forms = list(getattr(events.decide, "overloads", {}).values())
+    for form in forms:
+        # Intermediate code, 14 MB of it, for other kernels to be built from; nothing is built from this one.
+        if hasattr(form.library, "_shared_module"):
+            form.library._shared_module = None  # noqa: SLF001
     entry: Callable[..., int] = forms[0].entry_point if len(forms) == 1 else events.decide
     return entry
