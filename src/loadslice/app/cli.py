@@ -23,6 +23,7 @@ COMMANDS = {
     "simulate": "How would this fleet have served the recorded traffic?",
     "check": "Does a journal keep the policy's promises?",
     "serve": "Run a pipeline.",
+    "rollout": "Move traffic to a new version by steps, and back.",
     "model": "Keep versions of models, switch between them, go back.",
     "token": "Make, list and revoke the tokens of a server.",
     "replay": "Drive recorded traffic at a server.",

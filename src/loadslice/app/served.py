@@ -4,11 +4,15 @@ from pathlib import Path
 
 from loadslice.app import repository, twins
 from loadslice.app.output import say
+from loadslice.policy.columns import CANARY
 from loadslice.serve.generation import Serving
+from loadslice.serve.golden import Golden
+from loadslice.serve.rollout_versions import side_by_side
+from loadslice.serve.stages import LoadedStage
 from loadslice.spec import latency as latencies
 from loadslice.spec import pipeline as pipelines
 from loadslice.spec.errors import InputError
-from loadslice.spec.repository import Model, find_model
+from loadslice.spec.repository import GOLDEN_FILE, PIPELINE_FILE, Model, find_model
 
 
 class Source:
@@ -79,3 +83,55 @@ class Source:
                 say(f"version {version} is served, not the current one: {fault}")
                 return serving
             raise
+
+    def beside(self, version: str) -> Serving:
+        """See `rollout.Versions.beside`."""
+        assert self.model is not None
+        current = self.model.current()
+        assert current is not None, "a server that runs serves one"
+        stable, candidate = self.version(current.version), self.version(version)
+        manifests = [self.model.manifest(name) for name in (current.version, version)]
+
+        def same(suffixes: tuple[str, ...]) -> bool:
+            first, second = (
+                {name: file for name, file in one.files.items() if name.endswith(suffixes)} for one in manifests
+            )
+            return first == second
+
+        def probation(stages: list[LoadedStage]) -> None:
+            assert stable.probation is not None
+            stable.probation(stages)
+            Golden(candidate.folder / GOLDEN_FILE).probation(stages, CANARY)
+
+        paired = side_by_side(
+            pipelines.load(stable.folder / PIPELINE_FILE),
+            stable.folder,
+            pipelines.load(candidate.folder / PIPELINE_FILE),
+            candidate.folder,
+            same_data=same((".data", ".bin", ".safetensors")),
+            same_code=same((".py",)),
+        )
+        return Serving(
+            twins.resolved(paired, stable.folder, self._dilate),
+            stable.folder,
+            stable.latency,
+            version=stable.version,
+            probation=probation,
+        )
+
+    def adopt(self, version: str) -> None:
+        """See `rollout.Versions.adopt`."""
+        assert self.model is not None
+        self.model.use(version)
+
+    def revert(self) -> None:
+        """See `rollout.Versions.revert`."""
+        assert self.model is not None
+        self.model.roll_back()
+
+    @property
+    def state_file(self) -> Path:
+        """Where a server on this remembers rollouts and quotas, unless told otherwise."""
+        if self.model is not None:
+            return self.model.folder / ".state" / "server.sqlite"
+        return self._path.resolve().parent / ".loadslice" / f"{self._path.stem}.sqlite"

@@ -12,6 +12,8 @@ from loadslice.serve.admin import Admin, decode
 from loadslice.serve.faults import FaultOrder, Switches
 from loadslice.serve.front import Call, Front
 from loadslice.serve.reply import Reply, json_reply
+from loadslice.serve.rollout import Rollout
+from loadslice.serve.rollout_admin import administer
 from loadslice.serve.tls import Tls
 from loadslice.spec import access as tokens
 from loadslice.spec.errors import InputError
@@ -63,9 +65,12 @@ class Administration:
         server: Is asked and told.
         guard: Its guard.
         switches: Fault switches, where drills are allowed.
+        rollout: Where rollouts are.
     """
 
-    def __init__(self, server: "Server", guard: Guard, switches: Switches | None) -> None:
+    def __init__(
+        self, server: "Server", guard: Guard, switches: Switches | None, rollout: Rollout | None = None
+    ) -> None:
         self._server = server
         self._guard = guard
         self._switches = switches
@@ -73,6 +78,8 @@ class Administration:
         self.admin.add("GET", "/admin/server", self._describe)
         self.admin.add("GET", "/admin/engines", self._engines)
         self.admin.add("POST", "/admin/reload", self._reload)
+        if rollout is not None:
+            administer(self.admin, rollout)
         if switches is not None:
             self.admin.add("GET", "/admin/drills", self._drills)
             self.admin.add("POST", "/admin/drills/fault", self._fault)

@@ -27,7 +27,7 @@ from loadslice.serve.metrics import Metrics
 from loadslice.serve.refusals import NS_PER_S
 from loadslice.serve.request import Batch, Request
 from loadslice.serve.residents import open_first
-from loadslice.serve.shell import Observer, Shell, warm_kernels
+from loadslice.serve.shell import Shell, warm_kernels
 from loadslice.serve.stages import LoadedStage, close_stages, load_stages
 from loadslice.serve.warm import run_examples, warm_models
 from loadslice.serve.watch import EngineWatch
@@ -38,6 +38,7 @@ from loadslice.spec.work import Work
 
 if TYPE_CHECKING:
     from loadslice.serve.journal import JournalWriter
+    from loadslice.serve.rollout import Rollout
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class Generation:
         limits: What clients may ask.
         clock: The server's.
         journal: Folder of its own; ``None``: none is kept.
-        observed: Wraps the metrics as the shell's observer, where somebody else looks too.
+        rollout: Looks on where a canary serves under its eyes.
         switches: Of faults that a drill may order.
     """
 
@@ -85,7 +86,7 @@ class Generation:
         clock: Clock,
         *,
         journal: Path | None = None,
-        observed: Callable[[Observer], Observer] | None = None,
+        rollout: "Rollout | None" = None,
         switches: Switches | None = None,
     ) -> None:
         self.number = number
@@ -100,7 +101,7 @@ class Generation:
         self._limits = limits
         self._clock = clock
         self._journal_folder = journal
-        self._observed = observed
+        self._rollout = rollout
         self._switches = switches
         self._stages: list[LoadedStage] = []
         self._outputs: list[dict[str, Any]] = []
@@ -170,15 +171,18 @@ class Generation:
             self.metrics.journal = self._journal
         stages = self._stages if self._switches is None else with_switches(self._stages, self._switches)
         engines = Engines(self.pipeline, stages, self._clock, self._on_batch)
-        observer: Observer = self.metrics if self._observed is None else self._observed(self.metrics)
-        self.shell = Shell(
-            self.tables,
-            self.state,
-            self._clock,
-            engines.dispatch,
-            observer,
-            keep_events=self._journal is not None,
-        )
+        parts: dict[str, Any] = {
+            "tables": self.tables,
+            "state": self.state,
+            "clock": self._clock,
+            "dispatch": engines.dispatch,
+            "keep_events": self._journal is not None,
+        }
+        if self._rollout is None:
+            self.shell = Shell(observer=self.metrics, **parts)
+        else:
+            observer = self._rollout.observed(self.pipeline, self.metrics)
+            self.shell = self._rollout.shell(observer, self._record, **parts)
         self.engines = engines
         engines.start()
         if self._journal is not None:

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from loadslice.backends.base import EngineError
+from loadslice.policy.columns import STABLE
 from loadslice.serve.request import Batch
 from loadslice.serve.stages import LoadedStage, opened
 from loadslice.spec.errors import InputError
@@ -140,8 +141,12 @@ class Golden:
             for number, (name, content_type) in enumerate(self._head.samples)
         ]
 
-    def probation(self, stages: list[LoadedStage]) -> None:
+    def probation(self, stages: list[LoadedStage], version: int = STABLE) -> None:
         """Ask a pipeline that is loaded and compare.
+
+        Args:
+            stages: Loaded.
+            version: Which of its versions is asked, where two are loaded.
 
         Raises:
             InputError: It fails, or answers something else; names the sample and the distance.
@@ -150,7 +155,7 @@ class Golden:
             raise InputError(f"{self._path}: recorded over {self._head.routes} routes, there are {_routes(stages)}.")
         for number, sample in enumerate(self.samples()):
             for route in range(self._head.routes):
-                given = answer(stages, sample.work(), route, sample.name)
+                given = answer(stages, sample.work(), route, sample.name, version)
                 prefix = f"{number}/out/{route}/"
                 kept = {
                     key.removeprefix(prefix): array for key, array in self._arrays.items() if key.startswith(prefix)
@@ -186,18 +191,20 @@ def _check_unpacked(raw: bytes) -> None:
             raise ValueError("too much")
 
 
-def answer(stages: Sequence[LoadedStage], work: Work, route: int, name: str) -> dict[str, Tensor]:
+def answer(
+    stages: Sequence[LoadedStage], work: Work, route: int, name: str, version: int = STABLE
+) -> dict[str, Tensor]:
     """Take one input through a pipeline over the engines of a route, each stage in its own version.
 
     Raises:
         InputError: A stage or an engine fails on it.
     """
     for index, loaded in enumerate(stages):
-        engines = list(loaded.stable.runners)
-        engine = engines[min(route, len(engines) - 1)]
-        runner = loaded.stable.runners[engine]
+        runners = loaded.at(version).runners
+        engine = list(runners)[min(route, len(runners) - 1)]
+        runner = runners[engine]
         try:
-            batch = Batch(-1, -1, engine, index, 0, loaded.bucket_of(work), 0, 0, [], [], [work])
+            batch = Batch(-1, -1, engine, index, version, loaded.bucket_of(work, version), 0, 0, [], [], [work])
             with opened(runner):
                 runner.run(batch, 0)
             if isinstance(batch.results[0], StageError):

@@ -19,7 +19,7 @@ from loadslice.serve.sequential import (
     slowest,
     upper_bound,
 )
-from loadslice.spec.rollout import Decision, MetricRule, Missing, RolloutPlan
+from loadslice.spec.rollout import Decision, LatencyRule, MetricRule, Missing, RolloutPlan
 
 CANARY_TIMES = 4
 """Of the canary, that make a window of latencies."""
@@ -102,14 +102,14 @@ class Evidence(msgspec.Struct, kw_only=True):
             self.error_harm.add(canary_failures, canary, stable_failures, stable)
             self.pending = [0, 0, 0, 0]
 
-    def took(self, kind: str, version: int, time_s: float, slower_max: float) -> None:
-        """A request has taken so long at the stages that differ.
+    def took(self, kind: str, version: int, time_s: float, rule: LatencyRule) -> None:
+        """A batch has taken so long at a stage that differs.
 
         Args:
-            kind: Engines and rows of its batches: only times of one kind are compared.
+            kind: Stage, engine, bucket and rows: only times of one kind are compared.
             version: 0 stable, 1 canary.
             time_s: Copy and compute.
-            slower_max: Margin that the canary has.
+            rule: Margin that the canary has; it is granted before anything is compared.
         """
         window = self.windows.get(kind)
         if window is None:
@@ -117,14 +117,14 @@ class Evidence(msgspec.Struct, kw_only=True):
                 return
             window = self.windows[kind] = Window()
         mine = window.canary if version else window.stable
-        mine.append(time_s)
+        mine.append((time_s - rule.slower_max_ms / 1e3) / (1 + rule.slower_max) if version else time_s)
         if len(mine) > TIMES_MAX:
             del mine[0]
         if len(window.canary) < CANARY_TIMES or len(window.stable) < STABLE_TIMES:
             return
-        factor, total = 1 + slower_max, quarter(len(window.canary) + len(window.stable))
+        total = quarter(len(window.canary) + len(window.stable))
         for test, doubt_for_canary in ((self.latency_harm, True), (self.latency_well, False)):
-            hits = slowest(window.canary, window.stable, factor, doubt_for_canary=doubt_for_canary)
+            hits = slowest(window.canary, window.stable, doubt_for_canary=doubt_for_canary)
             test.add(hits, len(window.canary), total - hits, len(window.stable))
         self.latency_windows += 1
         del self.windows[kind]

@@ -12,6 +12,7 @@ from loadslice.spec.errors import InputError
 from loadslice.spec.rollout import LatencyRule, MetricRule, OutputRule, RolloutPlan, check
 
 PLAN = RolloutPlan()
+RULE = LatencyRule(slower_max_ms=0)
 HOUR_REQUESTS = 100_000
 
 
@@ -44,7 +45,7 @@ def traffic(
     for number in range(requests):
         version = int(canary[number])
         evidence.ended(version, failed=bool(failed[number]))
-        evidence.took(f"kind {kinds[number]}", version, float(times[number]), 0.25)
+        evidence.took(f"kind {kinds[number]}", version, float(times[number]), RULE)
         if shadow[number] and not version:
             evidence.compared(gap * float(generator.lognormal(0, 0.5)), 0.01, 0.02)
         if number % 50 == 49:
@@ -186,10 +187,19 @@ def test_bounds_hold_at_all_times_at_once() -> None:
 
 def test_the_slowest_quarter_counts_doubt_for_whom_it_is_told_to() -> None:
     assert quarter(1) == 1
-    assert slowest([1.0], [1.0, 1.0, 1.0], 1.0, doubt_for_canary=True) == 0
-    assert slowest([1.0], [1.0, 1.0, 1.0], 1.0, doubt_for_canary=False) == 1
-    assert slowest([9.0, 9.0], [1.0] * 6, 1.0, doubt_for_canary=True) == 2
-    assert slowest([1.2, 1.2], [1.0] * 6, 1.25, doubt_for_canary=True) == 0
+    assert slowest([1.0], [1.0, 1.0, 1.0], doubt_for_canary=True) == 0
+    assert slowest([1.0], [1.0, 1.0, 1.0], doubt_for_canary=False) == 1
+    assert slowest([9.0, 9.0], [1.0] * 6, doubt_for_canary=True) == 2
+
+
+@pytest.mark.parametrize(("slower_max_ms", "alarms"), [(0.0, True), (1.0, False)])
+def test_milliseconds_are_granted_beside_the_share(slower_max_ms, alarms) -> None:
+    rule = LatencyRule(slower_max_ms=slower_max_ms)
+    evidence = Evidence()
+    for number in range(2000):
+        version = int(number % 20 == 0)
+        evidence.took("tiny", version, (20e-6 if version else 10e-6) * (1 + number % 7 / 100), rule)
+    assert (evidence.latency_harm.peak > 3000) == alarms
 
 
 @pytest.mark.parametrize(
@@ -221,9 +231,9 @@ def test_lower_may_be_better() -> None:
 def test_more_kinds_of_batch_than_are_kept_cost_no_memory() -> None:
     evidence = Evidence()
     for number in range(10_000):
-        evidence.took(f"kind {number}", number % 2, 1.0, 0.25)
+        evidence.took(f"kind {number}", number % 2, 1.0, RULE)
     for _ in range(10_000):
-        evidence.took("kind 0", 0, 1.0, 0.25)
+        evidence.took("kind 0", 0, 1.0, RULE)
     assert len(evidence.windows) <= 256
     assert len(evidence.windows["kind 0"].stable) <= 256
 

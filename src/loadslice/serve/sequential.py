@@ -27,6 +27,10 @@ import msgspec
 WORSE = (1.25, 1.5, 2.0, 4.0, 8.0, 16.0, 64.0)
 """Relative risks that a test for harm looks for."""
 
+EVIDENCE_MAX = 1e300
+LOG_MAX = math.log(EVIDENCE_MAX)
+"""More evidence than anybody needs, and still a number."""
+
 BETTER = (0.8, 0.65, 0.5, 0.25, 0.1)
 """Those that a test for the absence of harm looks for, once the canary has been granted its margin."""
 
@@ -96,8 +100,8 @@ def _mean_exp(logs: Sequence[float]) -> float:
     if not logs:
         return 1.0
     top = max(logs)
-    if top > 700:
-        return math.inf
+    if top > LOG_MAX:
+        return EVIDENCE_MAX
     return math.fsum(math.exp(one) for one in logs) / len(logs)
 
 
@@ -143,23 +147,22 @@ def _edge(hits: int, trials: int, miss: float, inside: float, outside: float) ->
     return outside
 
 
-def slowest(canary: Sequence[float], stable: Sequence[float], factor: float, *, doubt_for_canary: bool) -> int:
-    """How many of the slowest quarter of all are the canary's, each of whose times is divided by ``factor`` first.
+def slowest(canary: Sequence[float], stable: Sequence[float], *, doubt_for_canary: bool) -> int:
+    """How many of the slowest quarter of all are the canary's, whose times have had its margin taken off before.
 
-    Under "the canary is at most ``factor`` times slower" its divided times are no slower than exchangeable ones, and
-    this count only falls as they do: a test for harm on it keeps its promise. The same holds the other way round.
+    Under "the canary is no slower than its margin allows" its times without the margin are no slower than exchangeable
+    ones, and this count only falls as they do: a test for harm on it keeps its promise. The same the other way round.
 
     Args:
         canary: Times, of at least one.
         stable: Times, of at least one.
-        factor: 1 or more.
         doubt_for_canary: Whether equal times count as if the canary's were the quicker ones.
 
     Returns:
         The canary's part of `quarter` of all.
     """
     mark = 0 if doubt_for_canary else 2
-    marked = [(time / factor, mark) for time in canary] + [(time, 1) for time in stable]
+    marked = [(time, mark) for time in canary] + [(time, 1) for time in stable]
     marked.sort(reverse=True)
     return sum(1 for _, whose in marked[: quarter(len(marked))] if whose == mark)
 

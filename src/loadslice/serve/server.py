@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadslice.policy.tables import State, Tables
+from loadslice.serve import openapi
 from loadslice.serve.access import Access
 from loadslice.serve.administration import Administration, Guard
 from loadslice.serve.clock import Clock
@@ -19,6 +20,8 @@ from loadslice.serve.front import Front
 from loadslice.serve.generation import CUT_OFF_S, Generation, Probation, Serving
 from loadslice.serve.limits import Limits
 from loadslice.serve.listener import Listener, open_listener
+from loadslice.serve.rollout import Rollout, Versions
+from loadslice.serve.state_file import StateFile
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome
@@ -32,6 +35,9 @@ log = logging.getLogger(__name__)
 
 LAST_CALL_S = 0.2
 """How long connections that were taken in the last moment may take to bring the request that will be refused."""
+
+USAGE_S = 5.0
+"""How often what tokens have used is written down: a server that is killed forgets at most this much of it."""
 
 ADMIN_HOST = "127.0.0.1"
 """Where a port of its own for administration listens."""
@@ -57,6 +63,11 @@ class Server:
         grpc: Port for gRPC, 0: any free one; ``None``: none.
         version: Of a repository; as `Serving`.
         probation: As `Serving`.
+        state: SQLite file that remembers rollouts and quotas; ``None``: there are no rollouts, and quotas begin anew.
+        versions: The repository that is served; ``None``: a pipeline file.
+
+    Raises:
+        InputError: The state file cannot be read.
     """
 
     def __init__(
@@ -75,6 +86,8 @@ class Server:
         grpc: int | None = None,
         version: str | None = None,
         probation: Probation | None = None,
+        state: Path | None = None,
+        versions: Versions | None = None,
     ) -> None:
         self.drain_s = drain_s
         self._guard = guard or Guard(Access(None))
@@ -85,22 +98,30 @@ class Server:
         self._clock = Clock(dilation(pipeline))
         self._front = Front(pipeline.pipeline, self._limits, self._clock, self._guard.access)
         self._switches = Switches(list(pipeline.engines)) if self._guard.drills else None
+        openapi.add(self._front, self._limits)
         self._grpc = None if grpc is None else _grpc_front(pipeline.pipeline, self._front, self._limits, self._clock)
         self.grpc_port = grpc
         """Where gRPC listens, once it does."""
-        self._administration = Administration(self, self._guard, self._switches)
+        self._state_file = None if state is None else StateFile(state)
+        self._rollout: Rollout | None = None
+        if self._state_file is not None:
+            self._rollout = Rollout(self._state_file, self._switch, lambda: self._generation, versions=versions)
+            self._guard.access.remember(self._state_file.usage())
+        self._administration = Administration(self, self._guard, self._switches, self._rollout)
         self._admin_front = self._front
         if self._guard.admin_port is not None:
             self._admin_front = Front(pipeline.pipeline, self._limits, self._clock, self._guard.access)
             self._admin_front.routes = {}
         self._administration.route(self._admin_front)
-        self._generation = self._next(1, Serving(pipeline, folder, latency, version, probation))
+        self._stable = Serving(pipeline, folder, latency, version, probation)
+        self._generation = self._next(1, self._stable if self._rollout is None else self._rollout.first(self._stable))
         self._source = source
         self._replacing = asyncio.Lock()
         self._retiring: asyncio.Task[None] | None = None
         self._past: Counter[Outcome] = Counter()
         self._ports: list[tuple[HttpServer, Listener]] = []
         self._admin_port = self._guard.admin_port
+        self._usage_timer: asyncio.TimerHandle | None = None
         self._hurry = asyncio.Event()
         self._switch_interval_s = sys.getswitchinterval()
 
@@ -161,6 +182,9 @@ class Server:
             await asyncio.to_thread(generation.load)
             sys.setswitchinterval(SWITCH_INTERVAL_S)
             self._front.service = generation.open()
+            if self._rollout is not None:
+                self._rollout.begin(self._stable)
+            self._keep_usage()
         except BaseException:
             await self._close_front()
             generation.unload()
@@ -188,7 +212,26 @@ class Server:
         """
         if self._source is None:
             raise InputError("this server has no file to read again.")
-        return await self.replace(await asyncio.to_thread(self._source))
+        stable = await asyncio.to_thread(self._source)
+        rollout = self._rollout
+        generation = await self.replace(stable if rollout is None else await asyncio.to_thread(rollout.apply, stable))
+        self._stable = stable
+        if rollout is not None:
+            rollout.begin(stable)
+        return generation
+
+    async def _switch(self, serving: Serving | None) -> None:
+        """Serve something else, or what the source says now."""
+        if serving is None:
+            await self.reload()
+        else:
+            await self.replace(serving)
+
+    def _keep_usage(self) -> None:
+        """Write down what tokens have used, now and every few seconds."""
+        if self._state_file is not None and self._guard.tokens_file is not None:
+            self._state_file.write_usage(self._guard.access.usage())
+            self._usage_timer = asyncio.get_running_loop().call_later(USAGE_S, self._keep_usage)
 
     async def replace(self, serving: Serving) -> Generation:
         """Load and warm another generation beside the one that serves, then let it take what arrives.
@@ -239,7 +282,9 @@ class Server:
         folder = self._journal_folder
         if folder is not None and number > 1:
             folder = folder / GENERATION_FOLDER.format(number)
-        return Generation(number, serving, self._limits, self._clock, journal=folder, switches=self._switches)
+        return Generation(
+            number, serving, self._limits, self._clock, journal=folder, switches=self._switches, rollout=self._rollout
+        )
 
     async def _retire(self, old: Generation) -> None:
         """End a generation that takes nothing more."""
@@ -265,6 +310,8 @@ class Server:
         if generation.shell is None:
             await self._close_front()
             return
+        if self._rollout is not None:
+            self._rollout.stop()
         generation.shell.drain()
         await generation.settle(self.drain_s, self._hurry)
         await self.retired()
@@ -273,6 +320,12 @@ class Server:
             await generation.close(wait=not self._hurry.is_set())
         finally:
             sys.setswitchinterval(self._switch_interval_s)
+            if self._usage_timer is not None:
+                self._usage_timer.cancel()
+                self._keep_usage()
+                self._usage_timer.cancel()
+            if self._state_file is not None:
+                await asyncio.to_thread(self._state_file.close)
 
     def hurry(self) -> None:
         """Have `stop` wait for nothing: what is inside is cut off with an outcome, and the journal closed."""

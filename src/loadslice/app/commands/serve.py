@@ -51,6 +51,7 @@ _path = click.Path(path_type=Path)
 @click.option("--tls-client-ca", type=_path, default=None, help="Clients need a certificate signed by this one.")
 @click.option("--admin", type=click.IntRange(0, 65535), default=None, help="Port of its own for /admin/, on loopback.")
 @click.option("--code", "allow_code", is_flag=True, help="Allow Python stages in versions of a repository.")
+@click.option("--state", type=_path, default=None, help="Remembers rollouts and quotas; default: beside P.")
 @click.option("--drills", is_flag=True, help="Let whoever administers it order faults.")
 @click.option("--insecure", is_flag=True, help="Let others reach it without tokens or TLS.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout when ready.")
@@ -71,6 +72,7 @@ def command(
     tls_client_ca: Path | None,
     admin: int | None,
     allow_code: bool,
+    state: Path | None,
     drills: bool,
     insecure: bool,
     as_json: bool,
@@ -108,6 +110,8 @@ def command(
         grpc=grpc,
         version=served.version,
         probation=served.probation,
+        state=state or source.state_file,
+        versions=None if source.model is None else source,
     )
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_serve(server, served, ready_file, as_json=as_json))

@@ -1,0 +1,478 @@
+"""A rollout on a live server: start, steps, promotion, abortion, and the way back.
+
+Rules of this file: the share of traffic moves in the core (`policy.versions`) and by nothing else; on a failure traffic
+moves first, then what has happened is written down, then the canary's capacity goes; a step up is written down before
+it is taken, so that a server that dies in between comes back at the lower one; everything is read from the state file
+when the server starts, and a rollout of another pipeline than the one that serves now is over.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from loadslice.policy import columns as c
+from loadslice.serve.generation import Generation, Serving
+from loadslice.serve.rollout_analysis import Evidence, Finding, Value, findings, judge
+from loadslice.serve.rollout_versions import at_step, fingerprint, has_canary, promoted, without_canary
+from loadslice.serve.rollout_watch import RolloutWatch, ShadowingShell
+from loadslice.serve.shell import Observer, Shell
+from loadslice.serve.state_file import StateFile
+from loadslice.spec.errors import InputError
+from loadslice.spec.pipeline import Pipeline
+from loadslice.spec.rollout import Decision, RolloutPlan, RolloutState
+
+log = logging.getLogger(__name__)
+
+RECORD = "rollout"
+SAVE_S = 5.0
+"""How often evidence is written down between events."""
+IDLE_S_MAX = 60.0
+"""How long the canary's requests inside may take to end before its capacity goes anyway."""
+
+
+class Versions(Protocol):
+    """A repository, as far as a rollout needs one."""
+
+    def beside(self, version: str) -> Serving:
+        """The current version with another one as its canary.
+
+        Raises:
+            InputError: That one is not what was added, or differs in more than models.
+        """
+
+    def adopt(self, version: str) -> None:
+        """Make a version the current one."""
+
+    def revert(self) -> None:
+        """Make the version current that was before.
+
+        Raises:
+            InputError: There is none.
+        """
+
+
+class Record(msgspec.Struct, kw_only=True):
+    """What is remembered of a rollout."""
+
+    state: RolloutState = "none"
+    step: int = 0
+    """As in the core: 0 no traffic, 1 the first."""
+    since: str | None = None
+    """When that step, or the end, began."""
+    dwelt_s: float = 0.0
+    """Served at this step, by a clock that nobody sets."""
+    candidate: str | None = None
+    """Version of the repository; ``None``: the canaries of the pipeline file."""
+    about: str = ""
+    """`fingerprint` of what is stable."""
+    plan: RolloutPlan = RolloutPlan()
+    evidence: Evidence = msgspec.field(default_factory=Evidence)
+    why: str = ""
+    """Why it ended."""
+    last: dict[str, Finding] = {}
+    """What the signals said when it ended."""
+    decision: Decision = "inconclusive"
+
+
+class Rollout:
+    """The rollout of one server.
+
+    Args:
+        file: Remembers it; may be shared.
+        replace: Has the server load, warm and switch to something else; ``None``: to what its source says now.
+        current: The server's generation now.
+        versions: The repository that is served; ``None``: a pipeline file.
+        monotonic_s: Never goes back.
+        wall_s: Seconds since 1970; only told, never decided by.
+    """
+
+    def __init__(
+        self,
+        file: StateFile,
+        replace: Callable[[Serving | None], Awaitable[Any]],
+        current: Callable[[], Generation],
+        *,
+        versions: Versions | None = None,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._file = file
+        self._replace = replace
+        self._current = current
+        self._versions = versions
+        self._monotonic_s = monotonic_s
+        self._wall_s = wall_s
+        self._lock = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._acting: asyncio.Task[None] | None = None
+        self._looked_s = self._saved_s = monotonic_s()
+        self.record = Record()
+        self.stable: Serving | None = None
+        """What the file, or the repository, says is to be served, and is."""
+        raw = file.read(RECORD)
+        if raw is not None:
+            try:
+                self.record = msgspec.json.decode(raw, type=Record)
+            except msgspec.MsgspecError as error:
+                raise InputError(f"--state: the rollout in it cannot be read, {error}. Remove it.") from error
+            self.record.evidence.values = {}  # of a clock that has ended; they are posted again
+
+    def first(self, stable: Serving) -> Serving:
+        """What to start with; a candidate that cannot be served any more ends its rollout, and the stable one serves.
+
+        Args:
+            stable: As the source gives it.
+        """
+        try:
+            return self.apply(stable)
+        except InputError as error:
+            log.error("the rollout that was running is over: %s", error)
+            self._end("aborted", "the candidate could not be served any more")
+            return stable
+
+    def apply(self, stable: Serving) -> Serving:
+        """What is to be served, given what the file says and what has happened.
+
+        Args:
+            stable: As the source gives it.
+
+        Raises:
+            InputError: The candidate of a rollout that runs cannot be served any more.
+        """
+        record = self.record
+        if record.state == "none" or record.about != self._about(stable):
+            return stable
+        if record.state == "running":
+            return self._paired(stable, record.candidate, record.step)
+        if record.candidate is not None:
+            return stable
+        pipeline = promoted(stable.pipeline) if record.state == "promoted" else without_canary(stable.pipeline)
+        return _with(stable, pipeline)
+
+    def _about(self, stable: Serving) -> str:
+        return fingerprint(stable.pipeline, stable.version)
+
+    def _paired(self, stable: Serving, candidate: str | None, step: int) -> Serving:
+        if candidate is None:
+            return _with(stable, at_step(stable.pipeline, step))
+        assert self._versions is not None
+        paired = self._versions.beside(candidate)
+        return _with(paired, at_step(paired.pipeline, step))
+
+    def is_about(self, pipeline: Pipeline) -> bool:
+        """Whether a pipeline is served under this rollout's eyes."""
+        return self.record.state == "running" and has_canary(pipeline)
+
+    def observed(self, pipeline: Pipeline, observer: Observer) -> Observer:
+        """Who looks on while a pipeline serves."""
+        if not self.is_about(pipeline):
+            return observer
+        return RolloutWatch(pipeline, self.record.plan, self.record.evidence, observer)
+
+    def shell(self, observer: Observer, record: Callable[[Any], None], **arguments: Any) -> Shell:
+        """The shell that goes with an observer."""
+        if isinstance(observer, RolloutWatch):
+            return ShadowingShell(observer, self.record.plan, record, **arguments)
+        return Shell(observer=observer, **arguments)
+
+    def begin(self, stable: Serving) -> None:
+        """Look at the signals from now on; called once the server is ready, and after every switch.
+
+        Args:
+            stable: What `apply` was given for what serves now.
+        """
+        self.stable = stable
+        if self.record.state == "running" and self.record.about != self._about(stable):
+            self._end("aborted", "what is served has changed")
+        self._looked_s = self._monotonic_s()
+        if self._timer is None:
+            self._arm()
+
+    def stop(self) -> None:
+        """Look no more, and write down what there is; blocks."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._acting is not None:
+            self._acting.cancel()
+        if self.record.state == "running":
+            self._save()
+
+    async def start(self, candidate: str | None, plan: RolloutPlan) -> None:
+        """Begin: the canary is loaded and warmed beside, then gets the first step's share.
+
+        Args:
+            candidate: Version of the repository; ``None``: the canaries that the pipeline file has.
+            plan: How it is judged.
+
+        Raises:
+            InputError: One runs already, or there is nothing that could be rolled out.
+        """
+        async with self._lock:
+            if self.record.state == "running":
+                raise InputError("a rollout runs already; see `loadslice rollout status`, or abort it first.")
+            stable = self.stable
+            if stable is None:
+                raise InputError("models are being loaded.")
+            if (candidate is None) == (self._versions is not None):
+                raise InputError(
+                    "say which version with --to VERSION."
+                    if candidate is None
+                    else "a pipeline file has its canaries in itself; --to is for a repository."
+                )
+            if candidate is None and not has_canary(stable.pipeline):
+                raise InputError("no stage of the pipeline has a canary; add `canary:` to the stages that change.")
+            before = self.record
+            self.record = Record(
+                state="running",
+                step=1,
+                since=self._now(),
+                candidate=candidate,
+                about=self._about(stable),
+                plan=plan,
+            )
+            try:
+                serving = await asyncio.to_thread(self._paired, stable, candidate, 1)
+                if serving.pipeline.rollout.steps[:1] == []:
+                    raise InputError("rollout.steps: at least one share is needed.")
+                await self._replace(serving)
+            except BaseException:
+                self.record = before
+                raise
+            self._looked_s = self._monotonic_s()
+            self._save("started", candidate or "canaries of the pipeline file")
+
+    def status(self) -> dict[str, Any]:
+        """Where it stands; what `loadslice rollout status --json` prints."""
+        record = self.record
+        running = record.state == "running"
+        found = findings(record.plan, record.evidence, self._monotonic_s()) if running else record.last
+        finding = self._judge() if running else Finding(decision=record.decision, why=record.why)
+        return {
+            "state": record.state,
+            "step": record.step,
+            "weight": self._weight(),
+            "since": record.since,
+            "candidate": record.candidate,
+            "dwelt_s": record.dwelt_s,
+            "dwell_s": self._dwell_s() if running else None,
+            "analysis": {name: msgspec.to_builtins(one) for name, one in found.items()},
+            "decision": finding.decision if record.state != "none" else "inconclusive",
+            "why": finding.why if record.state != "none" else "no rollout has been started",
+        }
+
+    async def promote(self, *, force: bool) -> None:
+        """Take the next step; after the last, the new version alone.
+
+        Args:
+            force: Even though it has not been shown to be well.
+
+        Raises:
+            InputError: None runs, or it has not been shown and is not forced.
+        """
+        async with self._lock:
+            self._must_run()
+            finding = self._judge()
+            if finding.decision != "pass" and not force:
+                raise InputError(f"not shown to be well: {finding.why}. Wait, or say --force.")
+            await self._advance("forced" if force and finding.decision != "pass" else "passed")
+
+    async def abort(self, why: str = "by order", state: RolloutState = "aborted") -> None:
+        """Give all traffic to the stable version, then free the canary's capacity.
+
+        Raises:
+            InputError: None runs.
+        """
+        async with self._lock:
+            self._must_run()
+            await self._turn_back(why, state)
+
+    async def roll_back(self) -> None:
+        """Go back to the version before: of a rollout that runs, or of one that was promoted.
+
+        Raises:
+            InputError: There is nothing to go back from.
+        """
+        if self.record.state == "running":
+            await self.abort("rolled back by order", "rolled_back")
+            return
+        async with self._lock:
+            if self.record.state != "promoted" or self.stable is None:
+                raise InputError("no rollout runs and none was promoted; there is nothing to go back from.")
+            if self.record.candidate is None:
+                await self._replace(_with(self.stable, without_canary(self.stable.pipeline)))
+                self._end("rolled_back", "rolled back by order")
+                return
+            assert self._versions is not None
+            await asyncio.to_thread(self._versions.revert)
+            self._end("rolled_back", "rolled back by order")
+            await self._replace(None)
+
+    def post(self, name: str, stable: float | None, canary: float | None) -> None:
+        """Take in a business metric.
+
+        Raises:
+            InputError: The plan has none of that name.
+        """
+        self._must_run()
+        if name not in self.record.plan.metrics:
+            known = ", ".join(self.record.plan.metrics) or "none"
+            raise InputError(f"metric '{name:.64}' is not in the rollout's plan ({known}).")
+        self.record.evidence.values[name] = Value(stable=stable, canary=canary, at_s=self._monotonic_s())
+
+    async def look(self) -> None:
+        """Look at the signals and do what follows; called by a timer."""
+        now_s = self._monotonic_s()
+        passed_s, self._looked_s = now_s - self._looked_s, now_s
+        if self.record.state != "running" or self._lock.locked():
+            return
+        self.record.dwelt_s += passed_s
+        self.record.evidence.close_window()
+        finding = self._judge()
+        if finding.decision == "fail":
+            async with self._lock:
+                await self._turn_back(finding.why, "rolled_back")
+        elif finding.decision == "pass" and self.record.plan.automatic:
+            async with self._lock:
+                await self._advance("passed")
+        elif now_s - self._saved_s >= SAVE_S:
+            self._save()
+
+    def _judge(self) -> Finding:
+        record = self.record
+        return judge(record.plan, record.evidence, record.dwelt_s, self._dwell_s(), self._monotonic_s())
+
+    def _must_run(self) -> None:
+        if self.record.state != "running":
+            raise InputError("no rollout runs; start one with `loadslice rollout start`.")
+
+    def _steps(self) -> list[float]:
+        return self._current().pipeline.rollout.steps
+
+    def _weight(self) -> float:
+        if self.record.state == "promoted":
+            return 1.0
+        steps = self._steps()
+        return steps[self.record.step - 1] if self.record.state == "running" and self.record.step else 0.0
+
+    def _dwell_s(self) -> float:
+        dwell_s = self.record.plan.dwell_s
+        return dwell_s[min(max(self.record.step, 1), len(dwell_s)) - 1]
+
+    async def _advance(self, how: str) -> None:
+        """One step up; where no baseline would be left beside the canary, that is the new version alone."""
+        record = self.record
+        steps = self._steps()
+        if record.step < len(steps) and steps[record.step] < 1:
+            record.last = findings(record.plan, record.evidence, self._monotonic_s())
+            record.step += 1
+            record.since, record.dwelt_s = self._now(), 0.0
+            record.evidence.next_step()
+            self._save("step", f"{how}: {steps[record.step - 1]:g} of the traffic")
+            shell = self._current().shell
+            assert shell is not None
+            shell.rollout(c.PASS)
+            return
+        await self._promote(how)
+
+    async def _promote(self, how: str) -> None:
+        record, stable = self.record, self.stable
+        assert stable is not None
+        if record.candidate is None:
+            await self._replace(_with(stable, promoted(stable.pipeline)))
+            self._end("promoted", how)
+            return
+        assert self._versions is not None
+        await asyncio.to_thread(self._versions.adopt, record.candidate)
+        self._end("promoted", how)
+        try:
+            await self._replace(None)
+        except InputError:
+            # Both versions are still loaded, and the canary still has its share.
+            await asyncio.to_thread(self._versions.revert)
+            record.state = "running"
+            self._save("promotion failed", record.candidate)
+            raise
+
+    async def _turn_back(self, why: str, state: RolloutState) -> None:
+        generation = self._current()
+        shell = generation.shell
+        assert shell is not None
+        shell.rollout(c.FAIL)
+        self._end(state, why)
+        log.warning("the canary gets no more traffic: %s", why)
+        began_s = self._monotonic_s()
+        while int(generation.state.counters[c.C_CANARY_INSIDE]) and self._monotonic_s() - began_s < IDLE_S_MAX:
+            await asyncio.wait((asyncio.get_running_loop().create_future(),), timeout=0.05)
+        stable = self.stable
+        assert stable is not None
+        try:
+            await self._replace(_with(stable, without_canary(stable.pipeline)))
+        except InputError as error:
+            # Both versions stay loaded; the canary gets nothing.
+            log.error("the canary's capacity could not be freed: %s", error)
+
+    def _end(self, state: RolloutState, why: str) -> None:
+        record = self.record
+        finding = self._judge()
+        record.last = findings(record.plan, record.evidence, self._monotonic_s())
+        record.state, record.why, record.since = state, why, self._now()
+        record.decision = finding.decision
+        if state != "promoted":
+            record.step = 0
+        try:
+            self._save(state, why)
+        except InputError as error:
+            # Traffic has moved already, which is what matters; a restart would only judge the same evidence again.
+            log.error("%s", error)
+
+    def _save(self, event: str = "", detail: str = "") -> None:
+        """Write everything down; an event before anything follows from it.
+
+        Raises:
+            InputError: An event could not be written.
+        """
+        self._saved_s = self._monotonic_s()
+        # Windows of times that are not full yet are not worth their size.
+        evidence = msgspec.structs.replace(self.record.evidence, windows={})
+        raw = msgspec.json.encode(msgspec.structs.replace(self.record, evidence=evidence))
+        written = self._file.write(RECORD, raw, self._now(), event, detail)
+        if not event:
+            written.add_done_callback(_complain)
+            return
+        try:
+            written.result()
+        except (sqlite3.Error, OSError) as error:
+            raise InputError(f"--state: cannot be written, {error}.") from error
+
+    def _now(self) -> str:
+        return datetime.fromtimestamp(self._wall_s(), UTC).isoformat(timespec="seconds")
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self.record.plan.look_s, self._fire)
+
+    def _fire(self) -> None:
+        if self._acting is None or self._acting.done():
+            self._acting = asyncio.get_running_loop().create_task(self._look_well())
+        self._arm()
+
+    async def _look_well(self) -> None:
+        try:
+            await self.look()
+        except InputError as error:
+            log.error("the rollout stands still: %s", error)
+
+
+def _complain(written: "Future[None]") -> None:
+    if (error := written.exception()) is not None:
+        log.error("the state file cannot be written: %s", error)
+
+
+def _with(serving: Serving, pipeline: Pipeline) -> Serving:
+    return Serving(pipeline, serving.folder, serving.latency, serving.version, serving.probation)

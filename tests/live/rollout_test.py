@@ -1,0 +1,486 @@
+"""Rollouts on live servers: bad canaries go back by themselves at the first step, good ones become the version."""
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from loadslice.app.cli import run as loadslice
+from loadslice.app.served import Source
+from loadslice.serve.access import Access
+from loadslice.serve.administration import Guard
+from loadslice.serve.server import Server
+from loadslice.serve.state_file import StateFile
+from loadslice.spec import journal
+from loadslice.spec.functions import load_function
+from loadslice.spec.pipeline import Canary, Pipeline, Rollout
+from loadslice.spec.rollout import ErrorRule, LatencyRule, MetricRule, OutputRule, RolloutPlan
+
+pytestmark = pytest.mark.live
+
+SECRET = "an-administrators-secret-of-some-length"
+HEADERS = {"Authorization": f"Bearer {SECRET}"}
+PLAN = RolloutPlan(
+    dwell_s=[0.0],
+    requests_min=20,
+    look_s=0.05,
+    errors=ErrorRule(excess_max=0.3),
+    latency=LatencyRule(slower_max=1.0, slower_max_ms=20),
+    outputs=OutputRule(share=1.0, pairs_min=10, different_max=0.3),
+)
+"""Quick: steps last no time, and little has to be shown."""
+
+STAGES = """
+import time
+import numpy as np
+from loadslice.spec.work import Work
+
+
+def double(work):
+    return Work({"y": work.tensors["x"] * np.float32(2)})
+
+
+def double_too(work):
+    return Work({"y": work.tensors["x"] * np.float32(2)})
+
+
+def off(work):
+    return Work({"y": work.tensors["x"] * np.float32(2.04)})
+
+
+def fail(work):
+    raise ValueError("a defect of the new version")
+
+
+def slow(work):
+    time.sleep(0.06)
+    return double(work)
+"""
+
+PIPELINE = """
+version: 1
+pipeline: m
+rollout: {steps: [0.25, 0.5, 1.0]}
+engines: {host: {backend: python, max_inflight: 2}}
+stages: [{name: work, python: "canaries:double", engine: host, canary: {python: "canaries:CANARY"}}]
+"""
+
+BODY = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
+
+
+@pytest.fixture
+def served(tmp_path):
+    """Writes a pipeline file with a canary of a name."""
+    (tmp_path / "canaries.py").write_text(STAGES)
+
+    def write(canary: str) -> Path:
+        path = tmp_path / "m.yaml"
+        path.write_text(PIPELINE.replace("CANARY", canary))
+        return path
+
+    return write
+
+
+def server_on(path: Path, state: Path, **options: Any) -> Server:
+    source = Source(path, profile=None, dilate=1.0, allow_code=False)
+    first = source.first()
+    return Server(
+        first.pipeline,
+        first.folder,
+        port=0,
+        version=first.version,
+        probation=first.probation,
+        source=source.now,
+        state=state,
+        versions=None if source.model is None else source,
+        guard=Guard(Access(None, admin_secret=SECRET)),
+        **options,
+    )
+
+
+class Traffic:
+    """Clients that keep asking."""
+
+    def __init__(self, client: aiohttp.ClientSession) -> None:
+        self._client = client
+        self.answers: Counter[tuple[int, str | None]] = Counter()
+        self._stop = asyncio.Event()
+        self._tasks = [asyncio.ensure_future(self._run(number)) for number in range(6)]
+
+    async def _run(self, number: int) -> None:
+        while not self._stop.is_set():
+            async with self._client.post("/v2/models/m/infer", json=BODY) as reply:
+                await reply.read()
+                self.answers[reply.status, reply.headers.get("x-loadslice-version")] += 1
+
+    async def end(self) -> None:
+        self._stop.set()
+        await asyncio.gather(*self._tasks)
+
+
+async def ask(client: aiohttp.ClientSession, verb: str, document: Any = None) -> tuple[int, dict]:
+    path = f"/admin/rollout/{verb}" if verb else "/admin/rollout"
+    method = client.post if verb else client.get
+    body = None if document is None else msgspec.json.encode(document)
+    async with method(path, data=body, headers=HEADERS) as reply:
+        return reply.status, await reply.json()
+
+
+async def until_state(client: aiohttp.ClientSession, *states: str) -> dict:
+    async with asyncio.timeout(60):
+        while True:
+            _, answer = await ask(client, "")
+            if answer["state"] in states:
+                return answer
+
+
+def roll_out(path: Path, state: Path, plan: RolloutPlan, *states: str) -> tuple[dict, Counter, dict[str, Any]]:
+    """Start a rollout under traffic and wait for a state; status, replies by status and version, and what serves."""
+
+    async def run() -> tuple[dict, Counter, dict[str, Any]]:
+        server = server_on(path, state)
+        await server.start()
+        async with aiohttp.ClientSession(server.url) as client:
+            traffic = Traffic(client)
+            status, _ = await ask(client, "start", {"plan": plan})
+            assert status == 200
+            answer = await until_state(client, *states)
+            await server.retired()
+            during = traffic.answers.copy()
+            await traffic.end()
+            traffic.answers.clear()
+            async with client.post("/v2/models/m/infer", json=BODY) as reply:
+                after = (await reply.json())["outputs"][0]["data"][0]
+        left = [stage.canary for stage in server.generation.pipeline.stages if stage.canary is not None]
+        await server.stop()
+        return answer, during, {"answer": after, "canaries": left}
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(("canary", "signal"), [("off", "outputs"), ("fail", "errors"), ("slow", "latency")])
+def test_a_bad_canary_goes_back_by_itself_at_the_first_step(served, tmp_path, canary, signal) -> None:
+    rules = {"errors": "outputs", "outputs": "latency", "latency": "outputs"}
+    plan = msgspec.structs.replace(PLAN, **{rules[signal]: None})  # so that it is this signal that finds it
+    answer, seen, now = roll_out(served(canary), tmp_path / "state.sqlite", plan, "rolled_back", "promoted")
+    assert (answer["state"], answer["decision"], answer["weight"], answer["step"]) == ("rolled_back", "fail", 0.0, 0)
+    assert answer["analysis"][signal]["decision"] == "fail"
+    assert answer["why"].startswith(signal)
+    assert now == {"answer": 2, "canaries": []}
+    served_by_canary = sum(count for (_, version), count in seen.items() if version == "canary")
+    assert served_by_canary < 0.5 * sum(seen.values())
+    if canary != "fail":
+        assert {status for status, _ in seen} == {200}
+
+
+def test_a_good_canary_takes_every_step_and_becomes_the_version(served, tmp_path) -> None:
+    answer, seen, now = roll_out(served("double_too"), tmp_path / "state.sqlite", PLAN, "promoted", "rolled_back")
+    assert (answer["state"], answer["decision"], answer["weight"]) == ("promoted", "pass", 1.0)
+    assert {status for status, _ in seen} == {200}
+    assert now == {"answer": 2, "canaries": []}
+    events = [event for _, event, _ in StateFile(tmp_path / "state.sqlite").history()]
+    assert events == ["started", "step", "promoted"]
+
+
+def test_without_traffic_nothing_is_promoted_and_a_missing_metric_holds_it(served, tmp_path) -> None:
+    plan = msgspec.structs.replace(PLAN, metrics={"sales": MetricRule()})
+
+    async def run() -> None:
+        server = server_on(served("double_too"), tmp_path / "state.sqlite")
+        await server.start()
+        async with aiohttp.ClientSession(server.url) as client:
+            await ask(client, "start", {"plan": plan})
+            for _ in range(5):
+                await server._rollout.look()
+            _, answer = await ask(client, "")
+            assert (answer["state"], answer["step"], answer["decision"]) == ("running", 1, "inconclusive")
+            assert answer["analysis"]["errors"]["why"] == "no requests of one version"
+            status, refused = await ask(client, "promote")
+            assert status == 409
+            assert "not shown to be well" in refused["error"]
+            traffic = Traffic(client)
+            async with asyncio.timeout(60):
+                while answer["why"] != "metrics.sales: nobody has posted it":
+                    _, answer = await ask(client, "")
+            for values in ({"stable": 1.0, "canary": None}, {"stable": 1.0}):
+                status, _ = await ask(client, "metric", {"name": "sales"} | values)
+                assert status == (200 if "canary" in values else 400)
+            await server._rollout.look()
+            _, answer = await ask(client, "")
+            assert (answer["step"], answer["analysis"]["metrics.sales"]["decision"]) == (1, "inconclusive")
+            status, _ = await ask(client, "metric", {"name": "other", "stable": 1.0, "canary": 1.0})
+            assert status == 409
+            await ask(client, "metric", {"name": "sales", "stable": 1.0, "canary": 0.5})
+            answer = await until_state(client, "rolled_back", "promoted")
+            assert answer["why"] == "metrics.sales: the canary's is worse than allowed"
+            await traffic.end()
+        await server.stop()
+
+    asyncio.run(run())
+
+
+def test_a_rollout_goes_on_after_a_restart_where_it_was(served, tmp_path) -> None:
+    state = tmp_path / "state.sqlite"
+    plan = msgspec.structs.replace(PLAN, dwell_s=[0.0, 3600.0])
+    path = served("double_too")
+
+    async def first() -> dict:
+        server = server_on(path, state)
+        await server.start()
+        async with aiohttp.ClientSession(server.url) as client:
+            await ask(client, "start", {"plan": plan})
+            traffic = Traffic(client)
+            async with asyncio.timeout(60):
+                answer: dict = {"step": 1}
+                while answer["step"] == 1:
+                    _, answer = await ask(client, "")
+            await traffic.end()
+            _, answer = await ask(client, "")
+        await server.stop()
+        return answer
+
+    async def second() -> tuple[dict, Counter]:
+        server = server_on(path, state)
+        await server.start()
+        async with aiohttp.ClientSession(server.url) as client:
+            _, answer = await ask(client, "")
+            traffic = Traffic(client)
+            async with asyncio.timeout(60):
+                while traffic.answers[200, "canary"] < 50:
+                    await ask(client, "")
+            await traffic.end()
+            await ask(client, "abort")
+            await server.retired()
+        await server.stop()
+        return answer, traffic.answers
+
+    before = asyncio.run(first())
+    after, seen = asyncio.run(second())
+    assert (before["step"], before["weight"]) == (2, 0.5)
+    assert {key: after[key] for key in ("state", "step", "weight", "since")} == {
+        key: before[key] for key in ("state", "step", "weight", "since")
+    }
+    assert after["dwelt_s"] >= before["dwelt_s"]
+    assert abs(seen[200, "canary"] / sum(seen.values()) - 0.5) < 0.05
+
+    async def third() -> tuple[dict, list[Any]]:
+        server = server_on(path, state)
+        await server.start()
+        async with aiohttp.ClientSession(server.url) as client:
+            _, answer = await ask(client, "")
+        left = [stage.canary for stage in server.generation.pipeline.stages if stage.canary is not None]
+        await server.stop()
+        return answer, left
+
+    answer, left = asyncio.run(third())
+    assert (answer["state"], answer["weight"], left) == ("aborted", 0.0, [])
+
+
+def test_a_user_keeps_their_version_while_the_share_grows(served, tmp_path) -> None:
+    async def versions(client: aiohttp.ClientSession) -> dict[int, str]:
+        found = {}
+        for user in range(60):
+            async with client.post("/v2/models/m/infer", json=BODY, headers={"x-loadslice-key": f"u{user}"}) as reply:
+                found[user] = reply.headers["x-loadslice-version"]
+        return found
+
+    async def run() -> tuple[dict, dict]:
+        server = server_on(served("double_too"), tmp_path / "state.sqlite")
+        await server.start()
+        async with aiohttp.ClientSession(server.url) as client:
+            await ask(client, "start", {"plan": msgspec.structs.replace(PLAN, automatic=False)})
+            first = await versions(client)
+            status, _ = await ask(client, "promote", {"force": True})
+            assert status == 200
+            second = await versions(client)
+            await ask(client, "rollback")
+        await server.stop()
+        return first, second
+
+    first, second = asyncio.run(run())
+    canaries = {user for user, version in first.items() if version == "canary"}
+    assert 5 <= len(canaries) <= 25
+    assert canaries < {user for user, version in second.items() if version == "canary"}
+
+
+def test_what_is_asked_again_is_in_the_journal_and_in_no_clients_reply(served, tmp_path) -> None:
+    async def run() -> Counter:
+        server = server_on(served("double_too"), tmp_path / "state.sqlite", journal=tmp_path / "kept")
+        await server.start()
+        async with aiohttp.ClientSession(server.url) as client:
+            await ask(client, "start", {"plan": msgspec.structs.replace(PLAN, automatic=False)})
+            traffic = Traffic(client)
+            async with asyncio.timeout(60):
+                answer: dict = {"analysis": {"outputs": {"figures": {"pairs": 0}}}}
+                while answer["analysis"]["outputs"]["figures"].get("pairs", 0) < 20:
+                    _, answer = await ask(client, "")
+            await traffic.end()
+        await server.stop()
+        return traffic.answers
+
+    seen = asyncio.run(run())
+    kept = journal.load(tmp_path / "kept" / "generation-2")
+    shadows = kept.requests.filter(kept.requests["source"] == "shadow")
+    assert len(shadows) >= 20
+    assert set(shadows["version"]) <= {"canary", None}
+    assert set(shadows["class"]) == {"sheddable"}
+    replies = len(kept.requests) - len(shadows) + journal.load(tmp_path / "kept").head.requests
+    assert replies == sum(seen.values())
+    assert loadslice(["check", str(tmp_path / "kept" / "generation-2")]) == 0
+
+
+def test_a_second_rollout_and_one_of_nothing_are_refused(served, tmp_path) -> None:
+    async def run() -> None:
+        path = served("double_too")
+        server = server_on(path, tmp_path / "state.sqlite")
+        await server.start()
+        async with aiohttp.ClientSession(server.url) as client:
+            for verb in ("promote", "abort", "rollback"):
+                status, _ = await ask(client, verb)
+                assert status == 409
+            status, _ = await ask(client, "start", {"to": "2"})
+            assert status == 409
+            status, _ = await ask(client, "start", {"plan": {"false_alarm": 7}})
+            assert status == 409
+            status, _ = await ask(client, "start", {"plan": {"unknown": 7}})
+            assert status == 400
+            status, _ = await ask(client, "start", {"plan": PLAN})
+            assert status == 200
+            status, answer = await ask(client, "start", {"plan": PLAN})
+            assert (status, "runs already" in answer["error"]) == (409, True)
+            path.write_text(path.read_text().replace(', canary: {python: "canaries:double_too"}', ""))
+            async with client.post("/admin/reload", headers=HEADERS) as reply:
+                assert reply.status == 200
+            _, answer = await ask(client, "")
+            assert (answer["state"], answer["why"]) == ("aborted", "what is served has changed")
+            status, answer = await ask(client, "start", {"plan": PLAN})
+            assert (status, "no stage" in answer["error"]) == (409, True)
+        await server.stop()
+
+    asyncio.run(run())
+
+
+def write_matmul(path: Path, factor: float) -> None:
+    """y = x @ w, with one layer's scale times a factor."""
+    weights = np.random.default_rng(5).standard_normal((4, 4)).astype(np.float32) * np.float32(factor)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "tiny",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+
+
+@pytest.fixture
+def repo(tmp_path) -> Path:
+    """Version 1 serves; 2 is the same rounded otherwise, 3 has one layer's scale off by 2 %."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "m.yaml").write_text(
+        "version: 1\npipeline: m\nrollout: {steps: [0.25, 0.5]}\nengines: {ort: {backend: onnxruntime}}\n"
+        "stages: [{name: work, model: a.onnx, engine: ort}]\n"
+    )
+    for factor in (1.0, 1.000001, 1.02):
+        write_matmul(source / "a.onnx", factor)
+        assert loadslice(["model", "add", str(tmp_path / "repo"), str(source / "m.yaml")]) == 0
+    assert loadslice(["model", "use", str(tmp_path / "repo"), "m", "1"]) == 0
+    return tmp_path / "repo"
+
+
+def test_by_commands_on_a_repository_a_silently_wrong_version_goes_back_and_a_right_one_is_adopted(
+    repo, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setenv("LOADSLICE_ADMIN_TOKEN", SECRET)
+    plan = tmp_path / "plan.yaml"
+    plan.write_bytes(msgspec.yaml.encode(PLAN))
+    pointer = repo / "m" / "current.json"
+
+    async def run() -> Counter:
+        server = server_on(repo, tmp_path / "state.sqlite")
+        await server.start()
+
+        async def command(verb: str, *arguments: object) -> tuple[int, dict]:
+            capsys.readouterr()
+            words = ["rollout", verb, *map(str, arguments), "--url", server.admin_url, "--json"]
+            code = await asyncio.to_thread(loadslice, words)
+            return code, json.loads(capsys.readouterr().out or "{}")
+
+        async with aiohttp.ClientSession(server.url) as client:
+            traffic = Traffic(client)
+            code, answer = await command("start", "--to", 3, "--plan", plan)
+            assert (code, answer["state"], answer["weight"]) == (0, "running", 0.25)
+            await until_state(client, "rolled_back", "promoted")
+            code, answer = await command("status")
+            assert (code, answer["state"], answer["decision"]) == (3, "rolled_back", "fail")
+            assert answer["analysis"]["outputs"]["figures"]["distance_max"] == pytest.approx(0.02, rel=0.01)
+            await server.retired()
+            code, _ = await command("start", "--to", 2, "--plan", plan)
+            assert code == 0
+            await until_state(client, "rolled_back", "promoted")
+            code, answer = await command("status")
+            assert (code, answer["state"], answer["decision"]) == (0, "promoted", "pass")
+            assert json.loads(pointer.read_text())["version"] == "2"
+            async with asyncio.timeout(60):
+                while server.generation.serving.version != "2":
+                    await ask(client, "")
+            await server.retired()
+            code, answer = await command("rollback")
+            assert (code, answer["state"]) == (0, "rolled_back")
+            assert json.loads(pointer.read_text())["version"] == server.generation.serving.version == "1"
+            await traffic.end()
+        await server.stop()
+        return traffic.answers
+
+    assert {status for status, _ in asyncio.run(run())} == {200}
+
+
+def test_a_candidate_that_is_damaged_or_differs_in_more_than_models_is_refused(repo, tmp_path) -> None:
+    source = tmp_path / "source"
+    text = (source / "m.yaml").read_text()
+    (source / "m.yaml").write_text(text.replace("engine: ort}]", "engine: ort, timeout_ms: 5}]"))
+    assert loadslice(["model", "add", str(repo), str(source / "m.yaml")]) == 0
+    weights = repo / "m" / "2" / "models" / "a.onnx"
+    weights.write_bytes(weights.read_bytes()[:-1])
+
+    async def run() -> None:
+        server = server_on(repo, tmp_path / "state.sqlite")
+        await server.start()
+        async with aiohttp.ClientSession(server.url) as client:
+            for version, words in (
+                ("4", "differs in more than its model"),
+                ("2", "SHA-256"),
+                ("1", "serves already"),
+                ("9", "no version '9'"),
+                ("../1", "use 1 to 64"),
+            ):
+                status, answer = await ask(client, "start", {"to": version, "plan": PLAN})
+                assert (status, words in answer["error"]) == (409, True)
+                assert str(tmp_path) not in answer["error"]
+            _, answer = await ask(client, "")
+            assert (answer["state"], server.generation.number) == ("none", 1)
+        await server.stop()
+
+    asyncio.run(run())
+
+
+def test_a_canary_of_the_file_serves_as_before_until_a_rollout_is_started(pipeline, folder, serving, infer) -> None:
+    served: Pipeline = pipeline("canary")
+    assert isinstance(served.stages[0].canary, Canary)
+    assert isinstance(served.rollout, Rollout)
+    load_function("stages:parse", folder)
+
+    async def run() -> set[str]:
+        async with serving(served, folder) as (_, client):
+            return {(await infer(client, "canary"))[1]["x-loadslice-version"] for _ in range(8)}
+
+    assert asyncio.run(run()) == {"stable", "canary"}
