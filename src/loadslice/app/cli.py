@@ -20,6 +20,7 @@ COMMANDS = {
     "slice": "Where is a model best cut between devices, and what do the cuts cost?",
     "squeeze": "How far does the hardware I own go?",
     "profile": "How long does each stage take on each engine?",
+    "plan": "Which fleet keeps the promise, and which is cheapest?",
     "simulate": "How would this fleet have served the recorded traffic?",
     "check": "Does a journal keep the policy's promises?",
     "serve": "Run a pipeline.",

@@ -1,15 +1,18 @@
 """Offers, budget and demand as one problem in numbers, with what nobody stated written down beside it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
 from loadslice.plan.fleet.demand import Demand
 from loadslice.plan.fleet.problem import HOURS_PER_YEAR, Float64s, Problem
 from loadslice.spec.budget import Budget
+from loadslice.spec.currency import HOURS_PER_MONTH
 from loadslice.spec.offers import Box, Offer, Offers
+from loadslice.spec.prices import Part, Prices, hours_of, part_of
 
 STAND_IN_BOX, STAND_IN_ENGINE = 1.0, 1e-3
 """Money per hour where no price at all is known: the fewest machines are then the cheapest, then the fewest engines."""
@@ -31,20 +34,25 @@ class Lowered:
         return [f"{what} of {name}" for name in names for what in self.missing.get(name, ()) if what == "price"]
 
 
-def lower(offers: Offers, budget: Budget, demand: Demand) -> Lowered:
+def lower(offers: Offers, budget: Budget, demand: Demand, prices: Prices | None = None) -> Lowered:
     """Lower offers.
+
+    A mix is priced by what grows with the number of engines and machines: what is lost of the purchase over the
+    horizon, rent, power, spares, rack space and hours spent on each. Hours that a kind of engine takes whatever its
+    number are the same for every mix of those kinds, and enter when kinds are compared.
 
     Args:
         offers: Checked, in the budget's currency.
         budget: Its horizon spreads purchases, its tariff prices power.
         demand: Its last axis is in the order of the offers' engines.
+        prices: Spares and hours, where they are stated.
     """
     engines, boxes = list(offers.engines.values()), list(offers.boxes.values())
     missing = {name: _missing(box) for name, box in offers.boxes.items()}
     missing |= {name: _missing(offer) for name, offer in offers.engines.items()}
     priced = any(_price(box) is not None for box in boxes)
     per_w_hour = (budget.power.tariff_per_kwh or 0.0) / 1000 * (budget.power.cooling_factor or 1.0)
-    hours = budget.money.horizon_years * HOURS_PER_YEAR
+    kept = _Kept.of(budget, prices)
     watts = np.array([[_watts(offer)[0], _watts(offer)[1]] for offer in engines])
     problem = Problem(
         engines=tuple(offers.engines),
@@ -55,8 +63,9 @@ def lower(offers: Offers, budget: Budget, demand: Demand) -> Lowered:
         slots=np.array([offer.slots for offer in engines], np.int64),
         seconds=demand.seconds,
         work_s=demand.work_s,
-        per_hour=_per_hour(engines, hours, STAND_IN_ENGINE * (1.0 if not priced else 1e-3)) + watts[:, 0] * per_w_hour,
-        box_per_hour=_per_hour(boxes, hours, 0.0 if priced else STAND_IN_BOX)
+        per_hour=_per_hour(offers.engines, kept, STAND_IN_ENGINE * (1.0 if not priced else 1e-3))
+        + watts[:, 0] * per_w_hour,
+        box_per_hour=_per_hour(offers.boxes, kept, 0.0 if priced else STAND_IN_BOX)
         + np.array([(box.idle_w or 0.0) * per_w_hour for box in boxes]),
         per_busy_s=np.array([(_watts(offer)[1] - _watts(offer)[0]) / offer.slots for offer in engines])
         * per_w_hour
@@ -96,13 +105,48 @@ def _watts(offer: Offer) -> tuple[float, float]:
     return idle, max(idle, offer.active_w or 0.0)
 
 
-def _per_hour(parts: Sequence[Box | Offer], hours: float, stand_in: float) -> Float64s:
-    return np.array(
-        [
-            stand_in if _price(part) is None else (part.price_purchase or 0.0) / hours + (part.price_per_hour or 0.0)
-            for part in parts
-        ]
-    )
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What keeping a part costs beside its price and its power."""
+
+    gone_per_hour: float
+    """Of a purchase, what is lost in an hour, as a share."""
+    hour_cost: float
+    rack_unit_per_hour: float
+    prices: Prices | None
+
+    @classmethod
+    def of(cls, budget: Budget, prices: Prices | None) -> Self:
+        """By a budget."""
+        money = budget.money
+        life = money.depreciation_years or float(money.horizon_years)
+        gone = min(1.0, money.horizon_years / life) * (1.0 - money.residual_share)
+        return cls(
+            gone / (money.horizon_years * HOURS_PER_YEAR),
+            money.hour_cost or 0.0,
+            (money.rack_unit_per_month or 0.0) / HOURS_PER_MONTH,
+            prices,
+        )
+
+    def per_hour(self, name: str, part: Box | Offer) -> float:
+        """Money for one part that is there, without its power."""
+        bought, rented = part.price_purchase or 0.0, part.price_per_hour or 0.0
+        if rented and not bought:
+            return rented + self._hours(name, part)
+        stated = part_of(self.prices, name, part.device if isinstance(part, Offer) else None) or Part()
+        spares = stated.spares_share * bought / HOURS_PER_YEAR
+        space = part.rack_units * self.rack_unit_per_hour if isinstance(part, Box) else 0.0
+        return bought * self.gone_per_hour + rented + spares + space + self._hours(name, part)
+
+    def _hours(self, name: str, part: Box | Offer) -> float:
+        if isinstance(part, Box):
+            return 0.0
+        each = hours_of(self.prices, name, part.device, part.kind).each_per_month
+        return each * self.hour_cost / HOURS_PER_MONTH
+
+
+def _per_hour(parts: Mapping[str, Box | Offer], kept: _Kept, stand_in: float) -> Float64s:
+    return np.array([stand_in if _price(part) is None else kept.per_hour(name, part) for name, part in parts.items()])
 
 
 def for_energy(problem: Problem) -> Problem:

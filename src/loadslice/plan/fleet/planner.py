@@ -21,15 +21,17 @@ from loadslice.plan.fleet.judge import Judge
 from loadslice.plan.fleet.lower import for_energy
 from loadslice.plan.fleet.planned import impossible, lacking, planned
 from loadslice.plan.fleet.problem import Int64s, Problem
-from loadslice.plan.fleet.reference import Reference, references, search
+from loadslice.plan.fleet.reference import NAMES, Reference, references, search
 from loadslice.plan.fleet.search import Fleet, Search, Seeker
 from loadslice.plan.fleet.setting import POLICIES, Setting
-from loadslice.plan.fleet.tune import score, tune
+from loadslice.plan.fleet.tune import is_better, score, tune
 from loadslice.plan.sweep import Judging, Ledger, Runner, Swept, sweep
 from loadslice.spec.budget import Budget
 from loadslice.spec.plan import Compared, HourLoad, Limit, Load, Objective, PlannedFleet, Proof
 
 ALTERNATIVES_MAX = 400
+CARRIES_REQUESTS_MAX = 400_000
+"""Longer traffic is not simulated again at other speeds."""
 SHOWN_MAX = 12
 """Fleets in the table: the reference plans and the front."""
 ASSUMES = (
@@ -104,18 +106,20 @@ def make(setting: Setting, budget: Budget, objective: Objective, tools: Tools) -
     compared, better = _compared(problem, seeker, candidates)
     candidates = _with(candidates, better, full, objective)
     candidates = _with(candidates, _cheaper(swept[0], swept[1], seeker, candidates), full, objective)
+    candidates |= _front(swept, seeker, full, candidates, setting, budget)
     candidates = _tuned(candidates, objective, tools)
-    fleets = _fleets(found, candidates, swept, seeker, full, setting, budget, tools)
-    chosen = _best(candidates, objective)
+    fleets = _fleets(found, candidates, setting, budget, tools)
+    held = _carried(candidates, setting, tools)
+    chosen = _best(candidates, objective, held)
     return Planned(
         fleets=fleets,
         candidates=candidates,
         recommended=chosen,
         nearest=None if chosen else _nearest(fleets),
         proof=_proof(found, swept[0], chosen, candidates, objective, setting, tools.clock() - began),
-        compared=_saved(compared, chosen, candidates),
+        compared=_saved(compared, chosen, candidates, full),
         load=_load(setting),
-        carries={name: carries(one.judge, one.fleet) for name, one in candidates.items() if one.fleet.holds},
+        carries=held,
     )
 
 
@@ -193,28 +197,62 @@ def _with(
 
 
 def _tuned(candidates: dict[str, Candidate], objective: Objective, tools: Tools) -> dict[str, Candidate]:
-    """Each candidate under the best policy numbers found around it."""
+    """Policy numbers searched around the best candidate, and tried on every other: none has an advantage there."""
+    first = _best(candidates, objective, {})
+    if first is None:
+        return candidates
+    start = candidates[first].fleet.verdict
+    assert start is not None
+    kinds = int(np.count_nonzero(candidates[first].fleet.mix.counts))
+    found = tune(candidates[first].judge, start, objective, kinds=kinds, jobs=tools.jobs)
 
     def one(candidate: Candidate) -> Candidate:
         verdict = candidate.fleet.verdict
         assert verdict is not None
-        kinds = int(np.count_nonzero(candidate.fleet.mix.counts))
-        best, _ = tune(candidate.judge, verdict, objective, kinds=kinds)
-        return replace(candidate, fleet=replace(candidate.fleet, verdict=best))
+        again = found if candidate.name == first else candidate.judge.under(verdict.counts, verdict.boxes, found.policy)
+        if again is None or not is_better(again, verdict, objective):
+            return candidate
+        return replace(candidate, fleet=replace(candidate.fleet, verdict=again))
 
-    with ThreadPoolExecutor(max(1, tools.jobs)) as pool:
+    with ThreadPoolExecutor(tools.jobs) as pool:
         return {candidate.name: candidate for candidate in pool.map(one, candidates.values())}
 
 
-def _fleets(
-    found: Found,
-    candidates: dict[str, Candidate],
+def _front(
     swept: tuple[Swept, list[Int64s]],
     seeker: Seeker,
     full: Judge,
+    candidates: dict[str, Candidate],
     setting: Setting,
     budget: Budget,
-    tools: Tools,
+) -> dict[str, Candidate]:
+    """Swept fleets that nobody beats in cost, P99 and energy at once."""
+    labels = {label_of(full.problem, one.fleet.mix.counts) for one in candidates.values()}
+    own = [planned(one.name, "", one.fleet, setting, one.judge.design, budget) for one in candidates.values()]
+    others: dict[str, Fleet] = {}
+    for number, verdict in swept[0].verdicts.items():
+        label = label_of(full.problem, swept[1][number])
+        fleet = seeker.priced(swept[1][number], verdict) if verdict.holds and label not in labels else None
+        if fleet is not None:
+            others[label] = fleet
+    marked = mark(own + [planned(label, label, fleet, setting, full.design, budget) for label, fleet in others.items()])
+    left = [fleet.name for fleet in marked[len(own) :] if fleet.dominated_by is None]
+    left.sort(key=lambda label: others[label].mix.cost_per_hour)
+    return {label: Candidate(label, others[label], full) for label in left[: max(0, SHOWN_MAX - len(NAMES))]}
+
+
+def _carried(candidates: dict[str, Candidate], setting: Setting, tools: Tools) -> dict[str, float]:
+    """How much more traffic each fleet that holds carries; of all of them or, where that takes long, of none."""
+    if len(setting.traffic.arrival_ns) > CARRIES_REQUESTS_MAX:
+        return {}
+    holding = [one for one in candidates.values() if one.fleet.holds]
+    with ThreadPoolExecutor(max(1, tools.jobs)) as pool:
+        found = pool.map(lambda one: carries(one.judge, one.fleet), holding)
+        return dict(zip([one.name for one in holding], found, strict=True))
+
+
+def _fleets(
+    found: Found, candidates: dict[str, Candidate], setting: Setting, budget: Budget, tools: Tools
 ) -> list[PlannedFleet]:
     """The reference plans, whatever became of them, then what else is on the front."""
     table: list[PlannedFleet] = []
@@ -228,19 +266,7 @@ def _fleets(
         else:
             table.append(impossible(name, setting, budget))
     table += [_shown(one, setting, budget, tools) for name, one in candidates.items() if name not in found]
-    labels = {fleet.label for fleet in table}
-    others: list[PlannedFleet] = []
-    for number, verdict in swept[0].verdicts.items():
-        label = label_of(seeker.problem, swept[1][number])
-        if not verdict.holds or label in labels:
-            continue
-        fleet = seeker.priced(swept[1][number], verdict)
-        if fleet is not None:
-            others.append(planned(label, label, fleet, setting, full.design, budget))
-    marked = mark([*table, *others])
-    front = [fleet for fleet in marked[len(table) :] if fleet.dominated_by is None]
-    front.sort(key=lambda fleet: fleet.cost_per_hour if fleet.cost_per_hour is not None else math.inf)
-    return [*marked[: len(table)], *front[: max(0, SHOWN_MAX - len(table))]]
+    return mark(table)
 
 
 def _shown(candidate: Candidate, setting: Setting, budget: Budget, tools: Tools) -> PlannedFleet:
@@ -256,7 +282,7 @@ def label_of(problem: Problem, counts: Int64s) -> str:
     return " + ".join(f"{n} x {name}" for name, n in zip(problem.engines, counts, strict=True) if n) or "nothing"
 
 
-def _best(candidates: dict[str, Candidate], objective: Objective) -> str | None:
+def _best(candidates: dict[str, Candidate], objective: Objective, held: dict[str, float]) -> str | None:
     """The name of the candidate that serves the objective best."""
 
     def worth(name: str) -> tuple[float, float]:
@@ -265,7 +291,7 @@ def _best(candidates: dict[str, Candidate], objective: Objective) -> str | None:
         if objective == "cost":
             return fleet.mix.cost_per_hour, score(fleet.verdict, "energy")
         if objective == "throughput":
-            return -carries(candidates[name].judge, fleet), fleet.mix.cost_per_hour
+            return -held.get(name, 1.0), fleet.mix.cost_per_hour
         return score(fleet.verdict, objective), fleet.mix.cost_per_hour
 
     return min((name for name, one in candidates.items() if one.fleet.holds), key=worth, default=None)
@@ -316,15 +342,19 @@ def _proof(
     )
 
 
-def _saved(made: list[rivals.Rival], chosen: str | None, candidates: dict[str, Candidate]) -> list[Compared]:
-    best = None if chosen is None else candidates[chosen].fleet.mix.cost_per_hour
+def _saved(
+    made: list[rivals.Rival], chosen: str | None, candidates: dict[str, Candidate], full: Judge
+) -> list[Compared]:
+    """Against the cheapest fleet found, whatever the objective."""
+    costs = [one.fleet.mix.cost_per_hour for one in candidates.values() if one.fleet.holds]
+    best = min(costs) if chosen is not None and costs else None
     compared = []
     for one in made:
         cost = None if one.final is None else one.final.mix.cost_per_hour
         compared.append(
             Compared(
                 planner="fluid" if one.planner == "fluid" else "greedy",
-                label=None if one.first is None else _label(one.first, candidates),
+                label=None if one.first is None else label_of(full.problem, one.first.mix.counts),
                 meets_slo=None if one.first is None else one.first.holds,
                 cost_per_hour=cost,
                 saves_pct=None if best is None or not cost else 100 * (1 - best / cost),
@@ -332,11 +362,6 @@ def _saved(made: list[rivals.Rival], chosen: str | None, candidates: dict[str, C
             )
         )
     return compared
-
-
-def _label(fleet: Fleet, candidates: dict[str, Candidate]) -> str:
-    problem = next(iter(candidates.values())).judge.problem if candidates else None
-    return "?" if problem is None else label_of(problem, fleet.mix.counts)
 
 
 def _load(setting: Setting) -> Load:

@@ -16,6 +16,7 @@ from loadslice.spec.errors import InputError
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.offers import Offers
 from loadslice.spec.pipeline import Pipeline
+from loadslice.spec.prices import Prices
 
 POLICIES = (Policy(name="batches as profiled"), Policy(name="one at a time", rows_most=1))
 """Tried in this order until one keeps the promise; more are tried around the fleet that is found."""
@@ -34,7 +35,14 @@ class Setting:
 
 
 def set_up(
-    trace: pl.DataFrame, pipeline: Pipeline, latency: LatencyTable, offers: Offers, budget: Budget, *, seed: int = 0
+    trace: pl.DataFrame,
+    pipeline: Pipeline,
+    latency: LatencyTable,
+    offers: Offers,
+    budget: Budget,
+    *,
+    prices: Prices | None = None,
+    seed: int = 0,
 ) -> Setting:
     """Put a search's input together.
 
@@ -44,6 +52,7 @@ def set_up(
         latency: Has times under the names that offers take theirs from.
         offers: Checked, in the budget's currency.
         budget: Checked.
+        prices: What keeping a part costs beside its price.
         seed: Of the draw that gives inputs to rows that name none.
 
     Raises:
@@ -69,7 +78,9 @@ def set_up(
     prepared = simulate.prepare(trace, every, table_of(design, one_each, boxes, every), seed=seed)
     asked = demand(prepared, runs)
     warnings += [line for line in prepared.warnings if "unknown:" not in line]
-    return Setting(design, prepared.traffic, asked, lower(offers, budget, asked), offers, list(dict.fromkeys(warnings)))
+    return Setting(
+        design, prepared.traffic, asked, lower(offers, budget, asked, prices), offers, list(dict.fromkeys(warnings))
+    )
 
 
 def _runs(pipeline: Pipeline, latency: LatencyTable, offers: Offers) -> tuple[tuple[str, ...], ...]:

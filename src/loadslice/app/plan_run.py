@@ -1,0 +1,158 @@
+"""Runs a plan: reads, searches, advises, writes."""
+
+import hashlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from loadslice.app.output import keep, say
+from loadslice.app.plan_files import write
+from loadslice.app.plan_inputs import Given, Read, read
+from loadslice.app.plan_model import models_of
+from loadslice.backends.probe import usable_cores
+from loadslice.plan.advice import complete
+from loadslice.plan.fleet import planner
+from loadslice.plan.fleet.candidate import entries_of, times_name
+from loadslice.plan.fleet.planner import Planned, Tools
+from loadslice.plan.fleet.setting import Setting, set_up
+from loadslice.plan.shocks import time_error
+from loadslice.plan.sweep import Judging, Ledger, Runner, local
+from loadslice.plan.sweep_ray import cluster
+from loadslice.sim import simulate
+from loadslice.spec.errors import InputError
+from loadslice.spec.files import stamp
+from loadslice.spec.plan import Objective, Plan
+
+LEDGER = "simulated.jsonl"
+MESSAGES_EVERY_S = 5.0
+
+
+class Asked(NamedTuple):
+    """The command line."""
+
+    trace: Path
+    models: Sequence[Path]
+    pipeline: Path | None
+    budget: Path
+    objective: Objective
+    profile: Path | None
+    offers: Path | None
+    prices: Path | None
+    devices: Sequence[str]
+    address: str | None
+    jobs: int | None
+    seed: int
+    out: Path | None
+
+
+def run(asked: Asked) -> Plan:
+    """Make a plan and keep its files.
+
+    Raises:
+        InputError: Bad input.
+    """
+    if (asked.pipeline is None) == (not asked.models):
+        raise InputError("give --pipeline FILE, or --model FILE (once or several times).")
+    models = models_of(asked.models)
+    given = Given(
+        trace=asked.trace,
+        pipeline=asked.pipeline,
+        models=models,
+        budget=asked.budget,
+        profile=asked.profile,
+        offers=asked.offers,
+        prices=asked.prices,
+        devices=asked.devices,
+    )
+    found = read(given)
+    setting = set_up(
+        found.frame, found.pipeline, found.latency, found.offers, found.budget, prices=found.prices, seed=asked.seed
+    )
+    say(
+        f"{setting.demand.requests.sum():,} requests, {len(setting.demand.seconds)} buckets, "
+        f"{len(setting.design.offers)} engine types"
+    )
+    simulate.warm()
+    tools = _tools(asked, given)
+    planned = planner.make(setting, found.budget, asked.objective, tools)
+    plan = _advised(planned, setting, found, asked, given)
+    chosen = planned.candidates.get(plan.recommended or "")
+    if asked.out is not None and chosen is not None and not models.together:
+        plan = msgspec.structs.replace(plan, pipelines=write(chosen, found.folder, asked.out))
+    keep(plan, asked.out, "plan.json")
+    return plan
+
+
+def _tools(asked: Asked, given: Given) -> Tools:
+    jobs = asked.jobs or usable_cores()
+    key = _key(asked, given)
+
+    def runner(judge: Judging) -> Runner:
+        return local(judge, jobs) if asked.address is None else cluster(judge, asked.address)
+
+    path = None if asked.out is None else asked.out / LEDGER
+
+    def ledger(name: str) -> Ledger:
+        return Ledger(path, f"{key}:{name}")
+
+    return Tools(clock=time.perf_counter, runner=runner, ledger=ledger, tell=say, jobs=jobs, seed=asked.seed)
+
+
+def _key(asked: Asked, given: Given) -> str:
+    """Everything a verdict depends on beside the fleet."""
+    digest = hashlib.sha256()
+    for part in (*given, *given.models.paths.values()):
+        if isinstance(part, Path) and part.is_file():
+            digest.update(part.read_bytes())
+        else:
+            digest.update(repr(part).encode())
+    digest.update(f"{asked.seed}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _advised(planned: Planned, setting: Setting, found: Read, asked: Asked, given: Given) -> Plan:
+    """Money, decision and confidence put to the fleets."""
+    files = {"trace": given.trace, "pipeline": given.pipeline, "budget": given.budget, "profile": given.profile}
+    files |= {"offers": given.offers, "prices": given.prices}
+    made = stamp(
+        "plan/1",
+        inputs={name: path for name, path in files.items() if path is not None and path.is_file()},
+        seed=asked.seed,
+        tools=("numba", "numpy", "scipy"),
+    )
+    plan = Plan(
+        decision=None,
+        decision_path=[],
+        fleets=planned.fleets,
+        recommended=planned.recommended,
+        nearest=planned.nearest,
+        saves_vs_gpu_only_pct=None,
+        objective=asked.objective,
+        currency=found.budget.money.currency,
+        load=planned.load,
+        proof=planned.proof,
+        compared_with=planned.compared,
+        confidence=None,
+        valleys=[],
+        checklist=[],
+        warnings=[*found.warnings, *setting.warnings],
+        seed=asked.seed,
+        stamp=made,
+    )
+    design = setting.design
+    entries = {
+        name: [entry for stage in design.pipeline.stages for entry in entries_of(design, stage, name)]
+        for name in design.offers
+    }
+    return complete(
+        plan,
+        found.budget,
+        prices=found.prices,
+        latency=found.latency,
+        times={name: time_error(name, own) for name, own in entries.items()},
+        carries=planned.carries,
+        runs_by={name: times_name(name, offer) for name, offer in design.offers.items()},
+    )

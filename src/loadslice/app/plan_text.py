@@ -1,0 +1,103 @@
+"""A plan for a person at a terminal."""
+
+from collections.abc import Iterator
+
+from loadslice.app.plan_inputs import shown
+from loadslice.spec.plan import Plan, PlannedFleet
+
+NAME_WIDTH = 26
+
+
+def lines(plan: Plan) -> Iterator[str]:
+    """Decision, table, proof, path, checklist, warnings."""
+    load = plan.load
+    yield f"{load.requests:,} requests, {load.rate_per_s:.4g}/s, busiest bucket {load.peak_rate_per_s:.4g}/s"
+    yield ""
+    yield plan.decision or "no decision"
+    yield ""
+    yield from _table(plan)
+    yield ""
+    yield from _search(plan)
+    for step in plan.decision_path:
+        yield f"  {step.question} {step.answer} ({step.evidence})"
+    if plan.confidence is not None:
+        yield ""
+        yield from _confidence(plan)
+    if plan.checklist:
+        yield ""
+        yield "checklist"
+        for item in plan.checklist:
+            yield f"  [{item.state}] {item.step}: {item.evidence}"
+    for warning in plan.warnings:
+        yield f"note: {warning}"
+    if plan.pipelines:
+        yield f"written: {', '.join(plan.pipelines)}, plan.json"
+
+
+def _table(plan: Plan) -> Iterator[str]:
+    years = max((cost.years for fleet in plan.fleets for cost in fleet.tco or []), default=0)
+    yield (
+        f"{'fleet':<{NAME_WIDTH}} {'what':<34} {'kept':<5} {'p95 ms':>8} {'p99 ms':>8} {'errors':>7} {'energy J':>10} "
+        f"{plan.currency + '/h':>9} {f'{plan.currency}, {years} y':>12}"
+    )
+    for fleet in plan.fleets:
+        yield _row(fleet, plan, years)
+        binding = [limit for limit in fleet.limits if limit.met is False]
+        for limit in binding[:2]:
+            against = "" if limit.limit is None else f" {shown(limit.value)} against {shown(limit.limit)}"
+            yield f"{'':<{NAME_WIDTH}} binds: {limit.name}{against}; {limit.evidence}"
+        if fleet.missing_prices:
+            yield f"{'':<{NAME_WIDTH}} unknown: {', '.join(fleet.missing_prices)}"
+
+
+def _row(fleet: PlannedFleet, plan: Plan, years: int) -> str:
+    total = next((cost.total for cost in fleet.tco or [] if cost.years == years), None)
+    kept = {True: "yes", False: "no", None: "-"}[fleet.meets_slo]
+    errors = "-" if fleet.error_rate is None else f"{fleet.error_rate:.2%}"
+    mark = "*" if fleet.name == plan.recommended else "~" if fleet.name == plan.nearest else " "
+    return (
+        f"{mark}{fleet.name[: NAME_WIDTH - 1]:<{NAME_WIDTH - 1}} {fleet.label[:34]:<34} {kept:<5} "
+        f"{_ms(fleet.latency_ms.p95):>8} {_ms(fleet.latency_ms.p99):>8} {errors:>7} {shown(fleet.energy_j):>10} "
+        f"{shown(fleet.cost_per_hour):>9} {_money(total):>12} {'' if fleet.basis == 'measured' else fleet.basis}"
+    ).rstrip()
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f}"
+
+
+def _money(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.0f}"
+
+
+def _search(plan: Plan) -> Iterator[str]:
+    proof = plan.proof
+    if proof is not None:
+        claim = "the cheapest mix, proven" if proof.cheapest_proven else "not proven to be the cheapest"
+        yield (
+            f"search     {claim}: {proof.solved} programs in {proof.solve_s:.2f} s, {proof.simulated} fleets "
+            f"simulated ({proof.requests_simulated:,} requests), {proof.bounded} settled by a bound, "
+            f"{proof.dominated} by others, "
+            f"{proof.seconds:.1f} s"
+        )
+        yield f"assumes    {'; '.join(proof.assumes)}"
+    for one in plan.compared_with:
+        saves = "" if one.saves_pct is None else f", {max(0.0, one.saves_pct):.1f} % more than the cheapest fleet found"
+        first = "no answer" if one.label is None else one.label
+        more = f", {one.added} engines added until it held" if one.added else ""
+        kept = "keeps the promise" if one.meets_slo else "does not keep the promise"
+        yield f"compared   {one.planner}: {first} {kept}{more}{saves}"
+    if plan.saves_vs_gpu_only_pct is not None:
+        yield f"against    GPU only: {plan.saves_vs_gpu_only_pct:.1f} % less over the horizon"
+
+
+def _confidence(plan: Plan) -> Iterator[str]:
+    known = plan.confidence
+    assert known is not None
+    if known.survives is not None:
+        yield f"confidence stays the best in {known.survives:.0%} of {known.draws:,} draws"
+    for name, share in list(known.rivals.items())[:3]:
+        yield f"           {name} in {share:.0%}"
+    if known.experiment is not None:
+        price = "" if known.experiment_cost is None else f" ({known.experiment_cost:,.0f} {plan.currency})"
+        yield f"           would be settled by: {known.experiment}{price}"
