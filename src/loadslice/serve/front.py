@@ -106,11 +106,15 @@ class Service:
 class _Notes:
     """What the front keeps with a head that may come again."""
 
-    __slots__ = ("caller", "envelope", "reader", "route")
+    __slots__ = ("caller", "envelope", "json_bytes", "reader", "route")
 
-    def __init__(self, route: "Route | None") -> None:
+    def __init__(self, route: "Route | None", head: Head) -> None:
         self.route = route
         """``None``: inference."""
+        length = head.headers.get(HEADER_LENGTH, "")
+        is_short = length.isascii() and length.isdigit() and len(length) <= 9 and int(length) <= JSON_BYTES_MAX
+        self.json_bytes = int(length) if is_short else None
+        """Bytes of JSON before binary tensors, where it may be one that is remembered."""
         self.reader: EnvelopeReader | None = None
         self.caller = ANYBODY
         self.envelope: Envelope | None = None
@@ -169,7 +173,7 @@ class Front:
             raise RefusalError(503, "too many connections", retry_after_ns=LOADING_HINT_NS, close=True)
         notes = head.notes
         if not isinstance(notes, _Notes):
-            notes = head.notes = _Notes(self._route(head))
+            notes = head.notes = _Notes(self._route(head), head)
         if notes.route is not None:
             return head.method not in ("GET", "HEAD")
         service = self._loaded()
@@ -204,18 +208,16 @@ class Front:
             work, bucket = service.admission.raw(head.headers["content-type"], bytes(body))
             self._submit(service, connection, envelope, envelope.id, work, bucket, None, oip.Wanted())
             return
-        header_length = head.headers.get(HEADER_LENGTH)
-        json_part = plan = None
-        if header_length is not None and header_length.isascii() and header_length.isdigit():
-            json_bytes = int(header_length[:9])
-            if json_bytes <= JSON_BYTES_MAX:
-                json_part = bytes(body[:json_bytes])
-                plan = service.plans.find(json_part)
+        json_bytes = notes.json_bytes
+        json_part = None
+        if json_bytes is not None:
+            json_part = bytes(body[:json_bytes])
+            plan = service.plans.find(json_part)
             if plan is not None and len(body) == json_bytes + plan.binary_bytes:
                 work = Work(tensors_of(plan, body, json_bytes))
                 self._submit(service, connection, envelope, envelope.id, work, plan.bucket, None, plan.wanted)
                 return
-        decoded = oip.decode(body, header_length, self._limits)
+        decoded = oip.decode(body, head.headers.get(HEADER_LENGTH), self._limits)
         work, bucket = self.admit(service, decoded)
         if json_part is not None and decoded.is_binary:
             service.plans.keep(json_part, decoded, work.tensors, bucket)

@@ -73,7 +73,7 @@ def tensors_of(plan: Plan, body: bytes | memoryview, json_bytes: int) -> dict[st
     """The tensors of a request that a plan is known for; views of the body wherever they stand aligned."""
     found: dict[str, Tensor] = {}
     for name, dtype, shape, count, offset in plan.tensors:
-        place = json_bytes + offset
-        tensor = np.frombuffer(body, dtype, count, place).reshape(shape)
+        tensor = np.frombuffer(body, dtype, count, json_bytes + offset).reshape(shape)
+        # A JSON part of odd length leaves what follows unaligned, which runtimes may not read in place.
         found[name] = tensor if tensor.flags.aligned else tensor.copy()
     return found
