@@ -25,7 +25,12 @@ _MODULES = {
     "onnxruntime": "loadslice.backends.onnxruntime",
     "openvino": "loadslice.backends.openvino",
     TWIN: "loadslice.backends.twin",
+    "remote-oip": "loadslice.backends.remote_oip",
+    "remote-openai": "loadslice.backends.remote_openai",
 }
+
+REMOTE = ("remote-oip", "remote-openai")
+"""Backends whose work is done by another server; the model is a name there and no file here."""
 
 BACKENDS = (*_MODULES, PYTHON)
 """What ``engines.NAME.backend`` may say."""

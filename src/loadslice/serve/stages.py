@@ -10,17 +10,21 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from loadslice.backends.base import EngineError, HasRoom, Session, TensorInfo
+from loadslice.backends.base import REMOTE, EngineError, HasRoom, Session, TensorInfo
 from loadslice.backends.gather import bucket_of, bucket_shape, gather, no_rows, scatter
 from loadslice.backends.isolated.host import EngineProcess
 from loadslice.backends.isolated.session import Hosts, IsolatedSession
 from loadslice.backends.python_stage import StageFunction, open_python_stage
+from loadslice.backends.remote_http import Call
+from loadslice.backends.remote_oip import RemoteOipSession
+from loadslice.backends.remote_openai import RemoteOpenAiSession
 from loadslice.policy.columns import CANARY, STABLE
 from loadslice.policy.tables import versions
 from loadslice.serve.clock import Clock
 from loadslice.serve.request import Batch
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolve_model
+from loadslice.spec.outcome import Outcome
 from loadslice.spec.pipeline import Canary, Engine, Pipeline, Stage
 from loadslice.spec.twin import TWIN
 from loadslice.spec.work import StageError, StageInputError, Tensor, Work
@@ -111,6 +115,7 @@ class ModelRunner:
         self._is_open = True
         self._stage = stage
         self._keeps_time = engine.backend == TWIN
+        self._is_remote = engine.backend in REMOTE
         accept = stage.accept.get(name)
         batch = stage.batch.get(name)
         self._pads = [] if batch is None else batch.pad_to
@@ -153,7 +158,7 @@ class ModelRunner:
             room = None if room_of is None else partial(room_of, slot)
             feeds = gather(works, shape, session.inputs, self._padded(batch), room)
             ran_ns = self._clock.now_ns()
-            outputs = self.session.run(feeds, slot)
+            outputs = self._call(feeds, batch, slot)
             if not self._keeps_time:
                 self._clock.stretch(ran_ns)
             done_ns = self._clock.now_ns()
@@ -164,6 +169,28 @@ class ModelRunner:
         batch.compute_ns += done_ns - ran_ns - moved_ns
         batch.copy_ns += (ran_ns - began_ns) + (self._clock.now_ns() - done_ns) + moved_ns
         return results
+
+    def _call(self, feeds: dict[str, Tensor], batch: Batch, slot: int) -> dict[str, Tensor]:
+        """Run; another server is told how long the batch's requests may still take, and is left when nobody waits."""
+        if not self._is_remote:
+            return self.session.run(feeds, slot)
+        assert isinstance(self.session, RemoteOipSession | RemoteOpenAiSession)
+        calls = self.session.remote.calls
+        calls[slot] = Call(self._until_s(batch), lambda: any(one.outcome is Outcome.NONE for one in batch.requests))
+        try:
+            return self.session.run(feeds, slot)
+        finally:
+            calls[slot] = Call()
+
+    def _until_s(self, batch: Batch) -> float | None:
+        """When the last of a batch's requests is late, on the monotonic clock; ``None``: it may take any time."""
+        if not batch.requests:
+            return None  # an example while warming up
+        until_ns = max(request.deadline_ns for request in batch.requests)
+        if self._stage.timeout_ms is not None:
+            timeout_ns = round(self._stage.timeout_ms * 1e6)
+            until_ns = min(until_ns, max(passage.enqueued_ns for passage in batch.passages) + timeout_ns)
+        return self._clock.loop_time(until_ns)
 
     def _padded(self, batch: Batch) -> int:
         if not self._pads:
@@ -389,18 +416,17 @@ def _load_version(
     if source.python is not None:
         function = open_python_stage(source.python, folder)
         return LoadedVersion({index: PythonRunner(function, clock) for index in indices.values()}, None, None)
-    if source.model is None:
-        raise InputError(
-            f"stage '{stage.name}' names the variant '{source.variant}' only, which can be simulated but not served. "
-            "Give it `model: FILE`."
-        )
-    model = resolve_model(source.model, folder)
+    model = _model_file(pipeline, stage, source, folder)
+    there = Path(stage.variant_id if source is stage else stage.canary_id)
     runners: dict[int, Runner] = {}
     session: Session | None = None
     try:
         for name, index in indices.items():
             engine = pipeline.engines[name]
-            runner = ModelRunner(stage, name, engine, partial(hosts.load, name, engine, model), clock, first=first)
+            where = there if engine.backend in REMOTE else model
+            runner = ModelRunner(stage, name, engine, partial(hosts.load, name, engine, where), clock, first=first)
+            if session is not None:
+                _check_alike(stage, name, runner.session, session)
             runners[index] = runner
             session = runner.session
             if goes_by_turns(pipeline, name):
@@ -413,6 +439,33 @@ def _load_version(
         # A client need not know which row counts an engine was built for.
         return LoadedVersion(runners, _any_rows(session.inputs), _any_rows(session.outputs))
     return LoadedVersion(runners, session.inputs, session.outputs)
+
+
+def _model_file(pipeline: Pipeline, stage: Stage, source: Stage | Canary, folder: Path) -> Path:
+    """The file of a stage's model; of one that only other servers run, its name."""
+    if source.model is not None:
+        return resolve_model(source.model, folder)
+    here = [name for name in stage.engine_names if pipeline.engines[name].backend not in REMOTE]
+    if here:
+        raise InputError(
+            f"stage '{stage.name}' names the variant '{source.variant}' only, which can be simulated but not served on "
+            f"engine '{here[0]}'. Give it `model: FILE`."
+        )
+    return Path(stage.variant_id)
+
+
+def _check_alike(stage: Stage, name: str, session: Session, before: Session) -> None:
+    """Refuse an engine whose model reads something else than the same stage's model on the engine before.
+
+    Raises:
+        InputError: Names the stage, the engine and what differs.
+    """
+    kinds = [[(info.name, info.dtype, len(info.shape)) for info in one.inputs] for one in (session, before)]
+    if sorted(kinds[0], key=str) != sorted(kinds[1], key=str):
+        raise InputError(
+            f"stage '{stage.name}' on engine '{name}': its model reads {_told(session.inputs)}, on the stage's other "
+            f"engines it reads {_told(before.inputs)}. Name the same model everywhere."
+        )
 
 
 def _any_rows(tensors: Sequence[TensorInfo]) -> list[TensorInfo]:

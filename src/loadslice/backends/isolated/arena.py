@@ -5,6 +5,7 @@ reads it next.
 """
 
 import fcntl
+import math
 import mmap
 import os
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Self
 import msgspec
 import numpy as np
 
+from loadslice.backends.base import TensorInfo
 from loadslice.backends.isolated.messages import Placed, strings
 from loadslice.spec.work import Tensor
 
@@ -39,6 +41,7 @@ class Arena:
         self.fd = fd
         self.half_bytes = half_bytes
         self._map = mmap.mmap(fd, 2 * half_bytes)
+        self._address: int = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
 
     @classmethod
     def create(cls, half_bytes: int) -> Self:
@@ -67,12 +70,37 @@ class Arena:
                     "shared memory at once (engines.*.hand_over_mb)."
                 )
             if raw is None:
-                np.ndarray(tensor.shape, tensor.dtype, self._map, at)[...] = tensor
+                if not self._is_at(tensor, at):
+                    np.ndarray(tensor.shape, tensor.dtype, self._map, at)[...] = tensor
             else:
                 self._map[at : at + nbytes] = raw
             placed.append(Placed(name, "|O" if raw is not None else tensor.dtype.str, list(tensor.shape), at, nbytes))
             at += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return placed
+
+    def room(self, infos: Sequence[TensorInfo], shapes: Sequence[tuple[int, ...]]) -> dict[str, Tensor] | None:
+        """Where `put` would copy tensors of these shapes to, so that nothing has to be copied.
+
+        Returns:
+            By name; ``None``: they do not fit, or are text.
+        """
+        found, at = {}, 0
+        for info, shape in zip(infos, shapes, strict=True):
+            nbytes = math.prod(shape) * info.dtype.itemsize
+            if at + nbytes > self.half_bytes or info.dtype.kind in "OUS":
+                return None
+            found[info.name] = np.ndarray(shape, info.dtype, self._map, at)
+            at += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return found
+
+    def _is_at(self, tensor: Tensor, offset: int) -> bool:
+        address: int = tensor.__array_interface__["data"][0]
+        return address == self._address + offset and tensor.flags.c_contiguous
+
+    def is_inside(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies in this memory."""
+        address: int = tensor.__array_interface__["data"][0]
+        return self._address <= address < self._address + 2 * self.half_bytes
 
     def views(self, placed: Sequence[Placed]) -> dict[str, Tensor]:
         """Tensors where they are; good until the half is written again."""

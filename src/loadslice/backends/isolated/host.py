@@ -71,6 +71,8 @@ class _Line:
         self.channel: socket.socket | None = None
         self.room = bytearray(MESSAGE_BYTES_MAX)
         self.hand_over_ns = 0
+        self.starts = 0
+        """Which process was there when memory was last given out to be written to."""
 
 
 class EngineProcess:
@@ -299,8 +301,11 @@ class EngineProcess:
         began_ns = time.perf_counter_ns()
         line = self._lines[slot]
         with line.lock:
-            if line.channel is None or not (self.ready.is_set() or self._starter == threading.get_ident()):
+            if line.channel is None or not self._is_open_to_caller():
                 raise EngineLostError(f"engine '{self.name}': its process is not back yet.")
+            if line.starts != self.starts and any(line.arena.is_inside(tensor) for tensor in feeds.values()):
+                # Warming up a process that has come since has written over this batch.
+                raise EngineLostError(f"engine '{self.name}': its process is another one.")
             try:
                 placed = line.arena.put(feeds, 0)
             except TooLargeError as error:
@@ -326,6 +331,17 @@ class EngineProcess:
         self.late_runs = max(self.late_runs, answer.late_runs)
         line.hand_over_ns = time.perf_counter_ns() - began_ns - answer.compute_ns
         return outputs
+
+    def room(self, infos: list[TensorInfo], shapes: tuple[tuple[int, ...], ...], slot: int) -> dict[str, Tensor] | None:
+        """Shared memory that a slot's next batch may be written to in place; ``None``: there is none for it now."""
+        line = self._lines[slot]
+        if not self._is_open_to_caller():
+            return None  # whoever warms the next process up writes there
+        line.starts = self.starts
+        return line.arena.room(infos, shapes)
+
+    def _is_open_to_caller(self) -> bool:
+        return self.ready.is_set() or self._starter == threading.get_ident()
 
     def hand_over_ns(self, slot: int) -> int:
         """Of a slot's last run, what was not computing: copies, and waking each other up."""

@@ -223,3 +223,29 @@ def test_accelerators_have_a_process_of_their_own_unless_asked_otherwise(engine:
 def test_a_backend_that_cannot_run_in_a_process_is_refused(hosts: Hosts, tmp_path: Path, backend: str) -> None:
     with pytest.raises(InputError, match=r"engines\.a\.isolation"):
         hosts.load("a", Engine(backend=backend, isolation="process"), tmp_path / "none.onnx")
+
+
+def test_what_was_written_in_place_is_not_copied_and_never_read_after_another_process_has_come(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    session = load(hosts, tmp_path)
+    room = session.room(0, ((2, 3, 4),))
+    assert room is not None
+    room["x"][...] = 3
+    assert np.array_equal(session.run(room)["y"], np.full((2, 3, 4), 7, np.float32))
+    room = session.room(0, ((2, 3, 4),))
+    assert room is not None
+    room["x"][...] = 3
+    session.process.start()
+    session.run({"x": np.zeros((2, 3, 4), np.float32)})
+    session.process.ready.set()
+    with pytest.raises(EngineLostError):
+        session.run(room)
+
+
+def test_there_is_no_room_for_what_does_not_fit_and_none_while_a_process_starts(hosts: Hosts, tmp_path: Path) -> None:
+    session = load(hosts, tmp_path, hand_over_mb=1)
+    assert session.room(0, ((1, 3, 1_000_000),)) is None
+    session.process.ready.clear()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(session.room, 0, ((1, 3, 4),)).result(FAST) is None

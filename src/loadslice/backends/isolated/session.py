@@ -4,14 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from loadslice.backends.base import PYTHON, Session, check_feeds, open_backend
+from loadslice.backends.base import PYTHON, REMOTE, Session, check_feeds, open_backend
 from loadslice.backends.isolated.host import EngineProcess
 from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import Engine
 from loadslice.spec.work import Tensor
-
-ELSEWHERE = ("remote-oip", "remote-openai")
-"""Backends whose work is done by another server already."""
 
 _OWN_PROCESS = ("onnxruntime", "openvino")
 """Runtimes that drive accelerators; on the processor they need no process of their own."""
@@ -28,7 +25,7 @@ def isolation(engine: Engine) -> Literal["inline", "thread", "process"]:
             "isolation: process is for runtimes; Python stages hand any object on to each other, which shared memory "
             "does not hold. Use thread."
         )
-    if engine.isolation == "process" and engine.backend in ELSEWHERE:
+    if engine.isolation == "process" and engine.backend in REMOTE:
         raise InputError(f"isolation: process: '{engine.backend}' runs in another server already. Use thread.")
     if engine.isolation != "auto":
         return engine.isolation
@@ -47,6 +44,10 @@ class IsolatedSession:
         """See `loadslice.backends.base.Session.run`."""
         check_feeds(self.inputs, feeds)
         return self.process.run(self._number, feeds, slot)
+
+    def room(self, slot: int, shapes: tuple[tuple[int, ...], ...]) -> dict[str, Tensor] | None:
+        """See `loadslice.backends.base.HasRoom.room`."""
+        return self.process.room(self.inputs, shapes, slot)
 
     def hand_over_ns(self, slot: int) -> int:
         """See `EngineProcess.hand_over_ns`."""
