@@ -104,7 +104,7 @@ def test_fewer_threads_are_slower_and_narrower_numbers_faster(folder: Path, caps
     ("arguments", "words"),
     [
         (["model.onnx", "--model-for", "nvidia-l5"], "near it: nvidia-l4"),
-        (["model.onnx", "--model-for", "rockchip-rk3588-npu"], "states no bandwidth: times on it cannot be modelled"),
+        (["model.onnx", "--model-for", "intel-npu-3720"], "states no bandwidth: times on it cannot be modelled"),
         (["model.onnx", "--model-for", "nvidia-t4", "--precision", "fp8"], "states no peak at fp8"),
         (["model.onnx", "--model-for", "amd-epyc-9654", "--threads", "200"], "has 96 cores, not 200"),
         (["model.onnx", "--model-for", "=nvidia-t4"], "no engine before '='"),

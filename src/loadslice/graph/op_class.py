@@ -75,7 +75,7 @@ class Demand:
 def demand(device: Device, precision: str | None, nodes: Iterable[NodeCost], to: PeakPrecision | None = None) -> Demand:
     """What nodes ask of a device, by kind.
 
-    On an NPU with memory on the chip activations stay there, so only weights cross its bandwidth. Without a bandwidth
+    On an NPU activations that its chip holds stay there, so that only weights cross its bandwidth. Without a bandwidth
     figure only its arithmetic counts, which is right where everything is on the chip and optimistic elsewhere; weights
     that its chip does not hold come over the host's link for every run, as a kind of their own (``stream``).
 
@@ -90,13 +90,15 @@ def demand(device: Device, precision: str | None, nodes: Iterable[NodeCost], to:
     assert peak is not None, "a device without a peak has no roofline"
     scale = WIDTH_BITS[at] / WIDTH_BITS[precision] if at is not None and precision is not None else 1.0
     bandwidth = device.bandwidth_bytes_per_s
-    stays = device.kind == "npu" and device.onchip_bytes is not None
+    chip = device.onchip_bytes.value if device.kind == "npu" and device.onchip_bytes is not None else 0.0
     roofline_ms: dict[OpClass, float] = {}
     launches, weights = 0, 0.0
     for node in nodes:
         if node.times == 0 or node.op in VIEWS:
             continue
-        flops, moved = node.flops or 0, (node.weight_bytes if stays else node.bytes or 0) * scale
+        flops, moved = node.flops or 0, (node.bytes or 0) * scale
+        if moved - node.weight_bytes * scale <= chip:
+            moved = node.weight_bytes * scale
         if not flops and not node.bytes:
             continue
         launches += node.times or 1
@@ -105,8 +107,6 @@ def demand(device: Device, precision: str | None, nodes: Iterable[NodeCost], to:
         kind = op_class(node)
         roofline_ms[kind] = roofline_ms.get(kind, 0.0) + max(flops / peak.value * 1e3, memory_ms)
     link = device.host_link_bytes_per_s
-    if stays and bandwidth is None and link is not None and device.onchip_bytes is not None:
-        beyond = weights - device.onchip_bytes.value
-        if beyond > 0:
-            roofline_ms["stream"] = beyond / link.value * 1e3
+    if chip and bandwidth is None and link is not None and weights > chip:
+        roofline_ms["stream"] = (weights - chip) / link.value * 1e3
     return Demand(roofline_ms, launches)

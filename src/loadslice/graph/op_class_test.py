@@ -78,11 +78,12 @@ def test_views_and_branches_not_taken_launch_nothing() -> None:
     assert demand(device(), "fp32", [node("Reshape", moved=100), idle]).launches == 0
 
 
-def test_on_an_npu_with_memory_of_its_own_only_weights_are_fetched() -> None:
+def test_activations_that_an_npus_chip_holds_stay_there() -> None:
     nodes = [node("MatMul", macs=1, flops=1, moved=10**9, weights=10**8)]
-    on_chip = demand(device(kind="npu", onchip=1e6), "fp32", nodes)
+    on_chip = demand(device(kind="npu", onchip=1e9), "fp32", nodes)
     assert on_chip.roofline_ms["matmul"] == pytest.approx(1.0)
-    assert demand(device(kind="npu"), "fp32", nodes).roofline_ms["matmul"] == pytest.approx(10.0)
+    for other in (device(kind="npu"), device(kind="npu", onchip=1e6), device(kind="gpu", onchip=1e9)):
+        assert demand(other, "fp32", nodes).roofline_ms["matmul"] == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize("faster", [1.5, 10.0, 1e4])

@@ -1,6 +1,6 @@
 """Inspections and devices as lines for a person."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from loadslice.graph.coverage_text import describe_coverage
 from loadslice.graph.inputs import shape_text
@@ -113,13 +113,14 @@ def describe_machine(machine: LocalMachine) -> Iterator[str]:
         yield f"  {runtime.name} {runtime.version or ''}: {what}".replace(" :", ":")
 
 
-def describe_devices(devices: Iterable[Device]) -> Iterator[str]:
+def describe_devices(devices: Sequence[Device]) -> Iterator[str]:
     """One line per device."""
-    yield f"{'device':<24}{'kind':<6}{'peak, dense':<38}{'bandwidth':>12}{'memory':>11}{'on chip':>11}{'TDP':>7}"
+    wide = max(22, *(len(device.name) for device in devices)) + 2
+    yield f"{'device':<{wide}}{'kind':<6}{'peak, dense':<38}{'bandwidth':>12}{'memory':>11}{'on chip':>11}{'TDP':>7}"
     for device in devices:
         peaks = " ".join(f"{name} {scaled(peak.value, '')}" for name, peak in _shown(device))
         yield (
-            f"{device.name:<24}{device.kind:<6}{peaks or '-':<38}{_cell(device.bandwidth_bytes_per_s, 'B/s'):>12}"
+            f"{device.name:<{wide}}{device.kind:<6}{peaks or '-':<38}{_cell(device.bandwidth_bytes_per_s, 'B/s'):>12}"
             f"{_cell(device.memory_bytes, 'B'):>11}{_cell(device.onchip_bytes, 'B'):>11}{_cell(device.tdp_w, 'W'):>7}"
         )
     yield "'-' is unknown. `loadslice devices NAME` gives the source of every figure."
