@@ -71,6 +71,7 @@ def fill(
             power_total, saved, evidence = made.power_total, made.saved, made.evidence
     return ValleyFill(
         fleet=fleet.name,
+        fill_max=valleys.FILL_MAX,
         engine_hours_per_day=dict(valleys.by_kind(filled)),
         requests_per_day=filled.requests_per_day,
         fits=filled.fits,

@@ -225,8 +225,10 @@ class ValleyFill(msgspec.Struct, frozen=True, kw_only=True):
     """How much offline work fits into the valleys of a mean day, and what that saves against machines of its own."""
 
     fleet: str
+    fill_max: float
+    """Share of an engine's time that may be filled."""
     engine_hours_per_day: dict[str, float]
-    """Free below the cap, by kind."""
+    """Free below that, by kind."""
     requests_per_day: float | None
     """Of the same mix as the trace."""
     fits: bool | None

@@ -1,0 +1,104 @@
+"""Renders a `Plan` as one HTML file: an answer a manager can read, with what an engineer needs to check it below."""
+
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from loadslice.evaluate.report import charts, words
+from loadslice.spec.plan import Plan, PlannedFleet, YearCost
+
+FOLDER = Path(__file__).parent
+
+PARTS = {
+    "compute": ("what was bought or rented", ("depreciation", "rent")),
+    "copy": ("power and cooling", ("power", "cooling")),
+    "queue": ("hours of engineers, spares", ("migration", "upkeep")),
+    "service": ("space", ("space",)),
+}
+"""Class of the bar's part -> its words, and the parts of a cost that are in it."""
+
+
+def render_plan(plan: Plan) -> str:
+    """The whole page."""
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        ms=words.ms,
+        share=words.share,
+        count=words.count,
+        rate=words.rate,
+        sentence=words.sentence,
+        signed_saving=_saving,
+    )
+    costs = [cost for fleet in plan.fleets for cost in fleet.tco or []]
+    return environment.get_template("plan.html.j2").render(
+        p=plan,
+        charts=plan_charts(plan),
+        horizons=sorted({cost.years for cost in costs}) or [plan_years(plan)],
+        bases=sorted({fleet.basis for fleet in plan.fleets if fleet.judged == "simulated"}) or ["unknown"],
+        missing=sorted({name for cost in costs for name in cost.missing}),
+        parts=[(kind, words_) for kind, (words_, _) in PARTS.items()],
+        cost_of=cost_of,
+        UNKNOWN=words.UNKNOWN,
+        style=Markup((FOLDER / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
+    )
+
+
+def plan_years(plan: Plan) -> int:
+    """The longest horizon; 3 where nothing was priced."""
+    return max((cost.years for fleet in plan.fleets for cost in fleet.tco or []), default=3)
+
+
+def cost_of(fleet: PlannedFleet, years: int) -> YearCost | None:
+    """A fleet's cost over so many years."""
+    return next((cost for cost in fleet.tco or [] if cost.years == years), None)
+
+
+def plan_charts(plan: Plan) -> dict[str, Markup]:
+    """Chart name -> drawing, those for which there is something to draw."""
+    drawn = {}
+    years = plan_years(plan)
+    bars = [
+        charts.Bar(fleet.name, [(kind, _sum(cost, parts)) for kind, (_, parts) in PARTS.items()])
+        for fleet in plan.fleets
+        if (cost := cost_of(fleet, years)) is not None
+    ]
+    if bars:
+        drawn["plan-cost"] = charts.stacked(
+            "plan-cost",
+            f"Cost of each fleet over {years} years",
+            "; ".join(f"{bar.label} {words.count(sum(length for _, length in bar.parts))}" for bar in bars),
+            bars,
+            x_label=f"{plan.currency}, {years} years",
+        )
+    hours = [(float(valley.hour), valley.utilisation) for valley in plan.valleys if valley.utilisation is not None]
+    if len(hours) > 1:
+        last = hours[-1][0]
+        curves = [charts.Line("used", hours, 0)]
+        if plan.valley_fill is not None:
+            cap = plan.valley_fill.fill_max
+            curves.append(charts.Line("filled up to", [(hours[0][0], cap), (last, cap)], 1, dashed=True))
+        drawn["plan-valleys"] = charts.lines(
+            "plan-valleys",
+            "Utilisation by hour",
+            f"from {min(value for _, value in hours):.0%} to {max(value for _, value in hours):.0%}",
+            curves,
+            x_label="hour of the trace",
+            y_label="share of engine time",
+            x_high=last,
+        )
+    return drawn
+
+
+def _sum(cost: YearCost, parts: tuple[str, ...]) -> float:
+    return sum(getattr(cost, part) or 0.0 for part in parts)
+
+
+def _saving(percent: float) -> str:
+    return f"{abs(percent):.0f}% {'less' if percent > 0 else 'more'}"
