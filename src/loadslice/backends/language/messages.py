@@ -39,12 +39,33 @@ class Layout(msgspec.Struct, frozen=True):
     kv_heads: int
     head_dim: int
     dtype: Literal["float32", "float16", "bfloat16"]
-    """Of the neutral layout [layers, 2, kv_heads, tokens, head_dim], keys after rotation."""
-    rotation: str
-    """Base and kind of the rotary embedding."""
+    """Of the neutral layout [layers, 2, kv_heads, tokens, head_dim], keys after rotation; which rotation is the
+    model's."""
+    has_neutral: bool
+    """Whether its KV can be had in that layout: quantised blocks move only as they are."""
     raw: str
     """Hash of the runtime, its precision and block shapes: with equal ones blocks are copied as they are."""
     raw_bytes_per_block: int
+
+
+class Load(Message, frozen=True):
+    """To an engine, first: what to load."""
+
+    model: str
+    backend: str
+    device: str
+    threads: int
+    kv_blocks: int
+    """Beside those of the prefix cache."""
+    cached_blocks: int
+    """Prompt blocks that stay when their sequences are released."""
+    options: dict[str, str | int | float | bool]
+    slots: int
+    """Of shared memory, equal parts of the one file that all engines have mapped."""
+    context: int
+    """Tokens of the longest sequence."""
+    measure: bool
+    """Whether to measure what steps cost."""
 
 
 class Begin(Message, frozen=True):
@@ -66,7 +87,10 @@ class Step(Message, frozen=True):
 
     epoch: int
     rows: tuple[tuple[int, int, bool], ...]
-    """(row of a sequence, tokens to feed, whether one is sampled after them)."""
+    """(row of a sequence, how many of its tokens have KV after this step, whether one is sampled then).
+
+    Said as a length, so that an engine whose prefix cache has lost what the owner counted on computes that too.
+    """
 
 
 class Export(Message, frozen=True):
@@ -111,7 +135,6 @@ class Ready(Message, frozen=True):
 
     layout: Layout
     vocabulary: int
-    context: int
     step_ms: float
     token_us: float
     row_us: float
@@ -175,10 +198,16 @@ class Broken(Message, frozen=True):
 
 
 class Cached(Message, frozen=True):
-    """From an engine: what its prefix cache holds has changed; hashes of blocks added and dropped, oldest first."""
+    """From an engine: what its prefix cache holds has changed; names of blocks (`prefix.names`) added and dropped."""
 
-    added: tuple[int, ...]
-    dropped: tuple[int, ...]
+    added: tuple[bytes, ...]
+    dropped: tuple[bytes, ...]
+
+
+class Failed(Message, frozen=True):
+    """From an engine, instead of `Ready`: it cannot be loaded."""
+
+    reason: str
 
 
 class Pong(Message, frozen=True):
@@ -187,5 +216,12 @@ class Pong(Message, frozen=True):
     number: int
 
 
-ToEngine = Begin | Step | Export | Import | Release | Ping | Stop
-FromEngine = Ready | Stepped | Exported | Imported | Broken | Cached | Pong
+ToEngine = Load | Begin | Step | Export | Import | Release | Ping | Stop
+FromEngine = Ready | Failed | Stepped | Exported | Imported | Broken | Cached | Pong
+
+MESSAGE_BYTES_MAX = 196_608
+"""A sequential-packet socket takes no larger one; a prompt of 32,768 tokens fits."""
+
+encoder = msgspec.msgpack.Encoder()
+to_engine = msgspec.msgpack.Decoder(ToEngine)
+from_engine = msgspec.msgpack.Decoder(FromEngine)

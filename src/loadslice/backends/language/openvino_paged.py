@@ -75,7 +75,8 @@ class PagedSession:
             self._pools.append(pool)
             shapes.append((str(port.element_type.to_dtype()), tuple(shape[1:])))
         keys, values = self._pools[0].data, self._pools[1].data
-        heads, block, head_dim = (int(side) for side in values.shape[1:])
+        # Quantised blocks hold their scales in further rows (keys) or columns (values).
+        heads, block, head_dim = int(keys.shape[1]), int(values.shape[2]), int(keys.shape[3])
         is_neutral = keys.dtype == values.dtype == np.float32 and keys.shape == values.shape
         self._table = BlockTable(blocks, block)
         self._per_block = [int(pool.data[0].nbytes) for pool in self._pools]

@@ -1,0 +1,90 @@
+"""From a GGUF file to what OpenVINO runs: converted once, kept in the user's cache by the file's hash."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from loadslice.spec.errors import InputError
+
+MAGIC = b"GGUF"
+CHUNK_BYTES = 1 << 22
+
+
+def sha256_of(path: Path) -> str:
+    """Hash of a file.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                digest.update(chunk)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read, {(error.strerror or str(error)).lower()}.") from error
+    return digest.hexdigest()
+
+
+def cache_folder() -> Path:
+    """Where converted models are kept."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "loadslice" / "language"
+
+
+def converted(path: Path) -> Path:
+    """The folder of a model for OpenVINO: ``openvino_model.xml`` and its tokenizer.
+
+    Args:
+        path: A ``.gguf`` file, an ``.xml`` file, or a folder that holds one.
+
+    Raises:
+        InputError: Not one of these, truncated, or of a kind that the converter does not know.
+    """
+    if path.is_dir():
+        folder = path
+    elif path.suffix == ".xml":
+        folder = path.parent
+    elif path.suffix == ".gguf":
+        folder = _from_gguf(path)
+    else:
+        raise InputError(f"{path}: is neither a .gguf file, nor an .xml file, nor a folder with openvino_model.xml.")
+    for name in ("openvino_model.xml", "openvino_tokenizer.xml", "openvino_detokenizer.xml"):
+        if not (folder / name).is_file():
+            raise InputError(f"{folder}: has no {name}.")
+    return folder
+
+
+def _from_gguf(path: Path) -> Path:
+    name = sha256_of(path)
+    folder = cache_folder() / name
+    if (folder / "openvino_detokenizer.xml").is_file():
+        return folder
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise InputError(f"{path}: is not a GGUF file.")
+    try:
+        import openvino_genai
+    except ImportError as error:
+        raise InputError("language models need the extra `llm`: pip install 'loadslice[llm]'.") from error
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new-"))
+    try:
+        link = scratch / "model.gguf"
+        link.symlink_to(path.resolve())  # the converter writes beside what it reads
+        try:
+            openvino_genai.LLMPipeline(str(link), "CPU", enable_save_ov_model=True)
+        except RuntimeError as error:
+            words = str(error).strip().splitlines()[-1][:160]
+            raise InputError(f"{path}: cannot be converted, truncated or of an unknown kind ({words}).") from error
+        link.unlink()
+        try:
+            scratch.rename(folder)
+        except OSError:
+            if not (folder / "openvino_detokenizer.xml").is_file():  # another process was first: its copy is as good
+                raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return folder
