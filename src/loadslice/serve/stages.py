@@ -3,6 +3,7 @@
 A `Runner` runs one batch of one stage on one engine; it is called by that engine's worker threads and by nobody else.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ from loadslice.spec.outcome import Outcome
 from loadslice.spec.pipeline import Canary, Engine, Pipeline, Stage
 from loadslice.spec.twin import TWIN
 from loadslice.spec.work import StageError, StageInputError, Tensor, Work
+
+REMOTE_PROBE_S = 2.0
+"""Longest time another server may take over a probe: a worker that waits for one takes up no batch."""
 
 
 class Runner(Protocol):
@@ -180,7 +184,7 @@ class ModelRunner:
         try:
             return self.session.run(feeds, slot)
         finally:
-            calls[slot] = Call()
+            calls[slot] = Call()  # whoever warms or probes next waits as long as the engine's options say
 
     def _until_s(self, batch: Batch) -> float | None:
         """When the last of a batch's requests is late, on the monotonic clock; ``None``: it may take any time."""
@@ -199,8 +203,11 @@ class ModelRunner:
 
     def probe(self, slot: int) -> None:
         """See `Runner.probe`."""
-        if self.probe_feeds is not None:
-            self.session.run(self.probe_feeds, slot)
+        if self.probe_feeds is None:
+            return
+        if isinstance(self.session, RemoteOipSession | RemoteOpenAiSession):
+            self.session.remote.calls[slot] = Call(time.monotonic() + REMOTE_PROBE_S)
+        self.session.run(self.probe_feeds, slot)
 
     @property
     def is_open(self) -> bool:
