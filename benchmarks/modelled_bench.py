@@ -51,6 +51,9 @@ _FAMILIES = {
     "FastestDet": "fastestdet",
 }
 
+BASE = {"cpu": "fp32", "gpu": "fp16", "npu": "int8"}
+"""Precision that each kind of device is fitted at."""
+
 _WHAT = {
     "cpu": "real models through ONNX Runtime on one core",
     "gpu": "fp16 kernels of transformer layers and YOLOv8 through TensorRT on NVIDIA GPUs",
@@ -124,6 +127,7 @@ def _observe(case: Case, path: Path, batch: int, device: Device) -> Observation 
         device=cpu_model(),
         family=next(family for part, family in _FAMILIES.items() if part in case.name),
         model=f"{case.name}, batch {batch}",
+        precision="fp32",
         roofline_ms={kind: round(ms, 6) for kind, ms in asked.roofline_ms.items()},
         launches=asked.launches,
         time_ms=round(midmean(times_ms), 6),
@@ -162,12 +166,17 @@ def calibrated(here: list[Observation] | None = None) -> Calibration:
         here: What was measured on this machine; default: measured now.
     """
     observations = [*(measured() if here is None else here), *published(), *kernels()]
-    of = {kind: [each for each in observations if each.kind == kind] for kind in _WHAT}
+    of = {
+        kind: [each for each in observations if each.kind == kind and each.precision == base]
+        for kind, base in BASE.items()
+    }
+    # Tables of several precisions are of GPUs; elsewhere theirs is the best that is known.
+    precisions = calibration.between_precisions([each for each in observations if each.kind == "gpu"], BASE["gpu"])
     apart = calibration.fit(of["cpu"]).between_kinds_sd
     return Calibration(
         stamp=stamp("calibration/1", tools=("onnxruntime", "numpy")),
         command=COMMAND,
-        kinds={kind: calibration.calibrate(of[kind], what, apart) for kind, what in _WHAT.items()},  # type: ignore[misc]
+        kinds={kind: calibration.calibrate(of[kind], what, apart, precisions) for kind, what in _WHAT.items()},  # type: ignore[misc]
         observations=observations,
     )
 
@@ -177,10 +186,11 @@ def run() -> dict[str, float | int | str]:
     done = calibrated()
     figures: dict[str, float | int | str] = {}
     for kind, each in done.kinds.items():
-        figures[f"{kind}_observations"] = sum(one.kind == kind for one in done.observations)
+        own = [one for one in done.observations if one.kind == kind and one.precision == each.precision]
+        figures[f"{kind}_observations"] = len(own)
         figures[f"{kind}_families"] = each.errors.families
         figures[f"{kind}_model_sd"] = each.errors.model_sd
-        held = calibration.covered([one for one in done.observations if one.kind == kind], each.fit.between_kinds_sd)
+        held = calibration.covered(own, each.fit.between_kinds_sd)
         figures[f"{kind}_in_90pct_interval"] = f"{sum(held.values())} of {len(held)} families"
         if each.errors.device_sd is not None:
             figures[f"{kind}_device_sd"] = each.errors.device_sd
@@ -192,15 +202,15 @@ def lines(done: Calibration) -> Iterator[str]:
     for kind, each in done.kinds.items():
         yield f"{kind}: {each.what}; {each.errors}"
         yield f"  {each.fit}"
-        own = [one for one in done.observations if one.kind == kind]
+        own = [one for one in done.observations if one.kind == kind and one.precision == each.precision]
         for name, group in (("family", lambda one: one.family), ("device", lambda one: one.device)):
             for left, off in calibration.left_out(own, group).items():
                 yield f"  {name:<8}{left:<28}{off:+.3f}"
 
 
 if __name__ == "__main__":
-    known = [each for each in calibration.shipped().observations if each.kind == "cpu"]
-    result = calibrated(known if "--refit" in sys.argv else None)
+    refit = "--refit" in sys.argv
+    result = calibrated([each for each in calibration.shipped().observations if each.kind == "cpu"] if refit else None)
     print("\n".join(lines(result)))
     if "--write" in sys.argv:
         write_bytes(REPOSITORY / "src/loadslice/profiles/calibration.json", encode_json(result))

@@ -18,7 +18,7 @@ from loadslice.graph import devices
 from loadslice.graph.op_class import demand
 from loadslice.profiles import kernel_tables
 from loadslice.profiles.calibration import Observation
-from loadslice.spec.device import Device
+from loadslice.spec.device import Device, PeakPrecision
 from loadslice.spec.inspection import NodeCost
 
 VIDUR_DEVICES = {"a40": "nvidia-a40", "a100": "nvidia-a100-sxm-80gb", "h100": "nvidia-h100-sxm-80gb"}
@@ -28,6 +28,14 @@ AICONFIGURATOR_DEVICES = {
     "h200_sxm/trtllm/1.0.0rc3": "nvidia-h200-sxm-141gb",
     "l40s/trtllm/1.0.0": "nvidia-l40s",
     "b200_sxm/trtllm/1.0.0rc6": "nvidia-b200-sxm-180gb",
+}
+
+PRECISIONS: dict[str, tuple[PeakPrecision, ...]] = {
+    "a100_sxm/trtllm/1.0.0": ("fp16", "int8"),
+    "h100_sxm/trtllm/1.0.0rc3": ("fp16", "fp8", "int8"),
+    "h200_sxm/trtllm/1.0.0rc3": ("fp16", "fp8", "int8"),
+    "l40s/trtllm/1.0.0": ("fp16", "fp8", "int8"),
+    "b200_sxm/trtllm/1.0.0rc6": ("fp16", "fp8"),
 }
 
 
@@ -52,6 +60,7 @@ def _observation(
         device=block["device"],
         family=family,
         model=model,
+        precision=block["precision"],
         roofline_ms={kind: round(ms, 6) for kind, ms in asked.roofline_ms.items()},
         launches=asked.launches if len(nodes) > 1 else 0,
         whole=block["whole"],
@@ -85,7 +94,9 @@ def kernels() -> Iterator[Observation]:
     folder = os.environ.get("LOADSLICE_AICONFIGURATOR")
     for inside, name in AICONFIGURATOR_DEVICES.items() if folder else ():
         path = Path(str(folder)) / "aiconfigurator/systems/data" / inside / "gemm_perf.txt"
-        yield from kernel_tables.products(path, devices.find(name))
+        device = devices.find(name)
+        for precision in PRECISIONS.get(inside, ("fp16",)):
+            yield from kernel_tables.products(path, device, precision)
 
 
 def _is_there(root: Path) -> bool:

@@ -46,6 +46,8 @@ class Observation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     family: str
     """Models of one family are left out together: sizes of one architecture are near-copies."""
     model: str
+    precision: str
+    """It computed at."""
     roofline_ms: dict[str, float]
     """By kind of operator."""
     launches: int
@@ -86,6 +88,10 @@ class Kindly(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     fit: Fit
     errors: Errors
+    precision: str
+    """It was fitted at."""
+    precision_sd: float | None
+    """How far off it is at another (log sd); ``None``: nobody knows."""
     cv: float
     """Spread of single runs."""
     devices: list[str]
@@ -108,12 +114,15 @@ def shipped() -> Calibration:
     return msgspec.json.decode(text, type=Calibration)
 
 
-def calibrate(observations: Sequence[Observation], what: str, between_kinds_sd: float = 0.0) -> Kindly:
+def calibrate(
+    observations: Sequence[Observation], what: str, between_kinds_sd: float = 0.0, precision_sd: float | None = None
+) -> Kindly:
     """Fit one kind of device and find how far off the fit is elsewhere.
 
     Args:
-        observations: Of one kind of device; at least two families.
+        observations: Of one kind of device and one precision; at least two families.
         what: For the reader.
+        precision_sd: Spread between precisions, see `between_precisions`.
         between_kinds_sd: How far kinds of operators are apart on a device where most of them were measured: a kind of
             device with two or three of them cannot know it better.
     """
@@ -121,10 +130,27 @@ def calibrate(observations: Sequence[Observation], what: str, between_kinds_sd: 
     return Kindly(
         fit=msgspec.structs.replace(fitted, between_kinds_sd=max(fitted.between_kinds_sd, between_kinds_sd)),
         errors=errors(observations),
+        precision=observations[0].precision,
+        precision_sd=precision_sd,
         cv=float(np.median([each.cv for each in observations if each.cv is not None] or [0.1])),
         devices=sorted({each.device for each in observations}),
         what=what,
     )
+
+
+def between_precisions(observations: Sequence[Observation], base: str) -> float | None:
+    """How far a fit at one precision is off at others; ``None``: only one was measured.
+
+    Args:
+        observations: Of one kind of device, at several precisions.
+        base: That is fitted at.
+    """
+    fitted = fit([each for each in observations if each.precision == base])
+    others: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for each in observations:
+        if each.precision != base:
+            others[each.device, each.precision].append(error(fitted, each))
+    return spread(float(np.mean(offs)) for offs in others.values()) if others else None
 
 
 def fit(observations: Sequence[Observation]) -> Fit:

@@ -8,7 +8,14 @@ from loadslice.profiles.calibration import Observation, covered, errors, fit, le
 
 
 def made(
-    family: str, *, conv: float, move: float = 0.0, launches: int = 0, off: float = 0.0, device: str = "d"
+    family: str,
+    *,
+    conv: float,
+    move: float = 0.0,
+    launches: int = 0,
+    off: float = 0.0,
+    device: str = "d",
+    precision: str = "fp32",
 ) -> Observation:
     """True slowness: conv 2, move 4, 0.005 ms a launch, 0.1 ms a call; off by a factor."""
     roofline = {"conv": conv} | ({"move": move} if move else {})
@@ -17,6 +24,7 @@ def made(
         device=device,
         family=family,
         model=f"{family} {conv}",
+        precision=precision,
         roofline_ms=roofline,
         launches=launches,
         time_ms=(2 * conv + 4 * move + 0.005 * launches + 0.1) * math.exp(off),
@@ -69,6 +77,13 @@ def test_of_one_device_nothing_is_known_about_others() -> None:
     assert two.device_sd > 0.2
 
 
+def test_other_precisions_are_off_by_what_the_base_says_of_them() -> None:
+    base = [made(f"f{number}", conv=float(number + 1)) for number in range(4)]
+    assert calibration.between_precisions(base, "fp32") is None
+    others = [made("x", conv=2.0, off=0.3, precision="int8"), made("x", conv=2.0, off=-0.3, precision="fp8")]
+    assert calibration.between_precisions([*base, *others], "fp32") == pytest.approx(0.3 * math.sqrt(1.5), rel=0.05)
+
+
 def test_the_stated_interval_holds_nine_of_ten_families() -> None:
     """Families off by a normal factor: over many trials the 90 % interval holds about 90 % of those left out."""
     rng = np.random.default_rng(7)
@@ -85,7 +100,8 @@ def test_the_shipped_intervals_hold_about_nine_of_ten_families_that_were_left_ou
         (kind, family): inside
         for kind, known in shipped.kinds.items()
         for family, inside in covered(
-            [each for each in shipped.observations if each.kind == kind], known.fit.between_kinds_sd
+            [each for each in shipped.observations if (each.kind, each.precision) == (kind, known.precision)],
+            known.fit.between_kinds_sd,
         ).items()
     }
     assert len(held) >= 20
@@ -99,7 +115,7 @@ def test_the_shipped_file_says_what_follows_from_its_observations() -> None:
     assert "modelled_bench" in shipped.command
     assert all(each.source for each in shipped.observations)
     for kind, known in shipped.kinds.items():
-        own = [each for each in shipped.observations if each.kind == kind]
+        own = [each for each in shipped.observations if (each.kind, each.precision) == (kind, known.precision)]
         again = calibration.calibrate(own, known.what, known.fit.between_kinds_sd)
         assert again.errors.model_sd == pytest.approx(known.errors.model_sd)
         assert again.fit.slowness == pytest.approx(known.fit.slowness)

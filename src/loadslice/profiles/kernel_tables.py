@@ -1,8 +1,8 @@
 """Tables of measured GPU kernels that others published, read as observations to calibrate on.
 
 Two are known. Vidur's ``mlp.csv`` (microsoft/vidur, MIT) times the operators of one transformer layer by number of
-tokens; aiconfigurator's ``gemm_perf.txt`` (NVIDIA, Apache-2.0, last in 0.4.0) times matrix products by m, n and k. Both
-are fp16, kernels alone: no call around them.
+tokens, in fp16; aiconfigurator's ``gemm_perf.txt`` (NVIDIA, Apache-2.0, last in 0.4.0) times matrix products by m, n, k
+and precision. Both are kernels alone: no call around them.
 """
 
 import csv
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from loadslice.graph.op_class import demand
 from loadslice.profiles.calibration import Observation
-from loadslice.spec.device import Device
+from loadslice.spec.device import Device, PeakPrecision
 from loadslice.spec.errors import InputError
 from loadslice.spec.inspection import NodeCost
 
@@ -93,12 +93,17 @@ def transformer_layers(path: Path, device: Device, family: str) -> Iterator[Obse
         )
 
 
-def products(path: Path, device: Device) -> Iterator[Observation]:
+DTYPES: dict[PeakPrecision, str] = {"fp16": "float16", "fp8": "fp8", "int8": "sq"}
+"""As ``gemm_perf.txt`` names them; ``sq`` quantises weights and activations."""
+
+
+def products(path: Path, device: Device, precision: PeakPrecision = "fp16") -> Iterator[Observation]:
     """One observation for each of `TOKENS`: the matrix products of one layer with 4096 channels.
 
     Args:
         path: A ``gemm_perf.txt`` of aiconfigurator.
-        device: That it was measured on, with an fp16 peak and a bandwidth.
+        device: That it was measured on, with a peak at the precision and a bandwidth.
+        precision: One of `DTYPES`.
 
     Raises:
         InputError: Not such a table.
@@ -106,10 +111,10 @@ def products(path: Path, device: Device) -> Iterator[Observation]:
     times: dict[tuple[int, int, int], float] = {}
     with path.open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
-            if row.get("gemm_dtype") == "float16":
+            if row.get("gemm_dtype") == DTYPES[precision]:
                 times[int(row["m"]), int(row["n"]), int(row["k"])] = float(row["latency"])
     if not times:
-        raise InputError(f"{path}: not a table of matrix products (no rows with gemm_dtype float16).")
+        raise InputError(f"{path}: not a table of matrix products (no rows with gemm_dtype {DTYPES[precision]}).")
     shapes = {(n, k) for _, n, k in times}
     layer = [min(shapes, key=partial(_apart, want)) for want in LAYER]
     for tokens in TOKENS:
@@ -122,6 +127,7 @@ def products(path: Path, device: Device) -> Iterator[Observation]:
                 nodes,
                 sum(times[tokens, n, k] for n, k in layer),
                 f"aiconfigurator 0.4.0 (NVIDIA, Apache-2.0), {'/'.join(path.parts[-4:-1])}",
+                precision=precision,
             )
 
 
@@ -151,13 +157,15 @@ def _observed(
     time_ms: float,
     source: str,
     cv: float | None = None,
+    precision: PeakPrecision = "fp16",
 ) -> Observation:
-    asked = demand(device, "fp16", nodes)
+    asked = demand(device, "fp16", nodes, precision)
     return Observation(
         kind="gpu",
         device=device.name,
         family=family,
         model=model,
+        precision=precision,
         roofline_ms={kind: round(ms, 6) for kind, ms in asked.roofline_ms.items()},
         launches=asked.launches,
         whole=False,

@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from loadslice.profiles.kernel_tables import products, transformer_layers
@@ -54,6 +55,19 @@ def test_products_are_summed_over_the_layer_or_what_is_nearest_to_it(tmp_path: P
     assert one.time_ms == pytest.approx(0.2)
     weights = 12288 * 4096 + 4096 * 4096 + 16384 * 4096 + 4096 * 10240
     assert one.roofline_ms["matmul"] == pytest.approx(weights * 2 / 1e12 * 1e3, rel=2e-3)
+
+
+def test_a_precision_has_its_own_rows_peak_and_bytes(tmp_path: Path) -> None:
+    lines = ["framework,gemm_dtype,m,n,k,latency", "X,float16,1,4096,4096,0.05", "X,fp8,1,4096,4096,0.03"]
+    path = tmp_path / "gemm_perf.txt"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    fp8 = Peak(value=2e14, source="a test", basis="stated", dense=True)
+    both = msgspec.structs.replace(GPU, peak_ops_per_s=GPU.peak_ops_per_s | {"fp8": fp8})
+    (half,), (narrow,) = products(path, both), products(path, both, "fp8")
+    assert (half.time_ms, narrow.time_ms, narrow.precision) == (pytest.approx(0.2), pytest.approx(0.12), "fp8")
+    assert narrow.roofline_ms["matmul"] == pytest.approx(half.roofline_ms["matmul"] / 2)
+    with pytest.raises(InputError, match="no rows with gemm_dtype sq"):
+        list(products(path, both, "int8"))
 
 
 def test_another_table_is_one_line(tmp_path: Path) -> None:

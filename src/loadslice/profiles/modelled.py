@@ -157,7 +157,7 @@ def entry(
         energy_j=None if curve is None else round(curve.active_w * mean_ms / 1e3, 9),
         basis="modelled",
         source=_source(device, at, result.precision, parts, curve),
-        error=error(asked, device, known, curve),
+        error=error(asked, device, known, curve, at),
     )
 
 
@@ -197,8 +197,10 @@ def _transfer_bytes(result: Inspection) -> float:
     return max(0.0, float(moved - result.weight_bytes)) if moved is not None else 0.0
 
 
-def error(asked: Demand, device: Device, known: Kindly | None, curve: PowerCurve | None) -> ModelError:
-    """How far off a modelled time of this demand on this device may be."""
+def error(
+    asked: Demand, device: Device, known: Kindly | None, curve: PowerCurve | None, at: str | None = None
+) -> ModelError:
+    """How far off a modelled time of this demand on this device, at this precision, may be."""
     power_sd = curve.error if curve is not None else 0.0
     if known is None:
         return ModelError(
@@ -227,6 +229,10 @@ def error(asked: Demand, device: Device, known: Kindly | None, curve: PowerCurve
         )
     else:
         why += f"; devices left out by {device_sd:.2f} ({known.errors.devices} devices), and this one was not measured"
+    if at is not None and at != known.precision:
+        other_sd = UNMEASURED_KIND_SD if known.precision_sd is None else known.precision_sd
+        model_sd = math.hypot(model_sd, other_sd)
+        why += f"; fitted at {known.precision}, and another precision is off by {other_sd:.2f}"
     if share > 0.01:
         kinds = ", ".join(sorted(kind for kind in asked.roofline_ms if kind not in known.fit.slowness))
         why += f"; {share:.0%} of its time is in operators ({kinds}) that were not measured on a {device.kind}"

@@ -36,7 +36,15 @@ def known(*, devices: tuple[str, ...] = (), device_sd: float | None = 0.2) -> Ca
         between_kinds_sd=0.7,
     )
     found = Errors(model_sd=0.3, families=5, device_sd=device_sd, devices=4)
-    kind = Kindly(fit=fitted, errors=found, cv=0.05, devices=list(devices), what="tests")
+    kind = Kindly(
+        fit=fitted,
+        errors=found,
+        precision="fp32",
+        precision_sd=0.4,
+        cv=0.05,
+        devices=list(devices),
+        what="tests",
+    )
     return Calibration(stamp=stamp("calibration/1"), command="none", kinds={"gpu": kind}, observations=[])
 
 
@@ -139,6 +147,15 @@ def test_operators_never_measured_there_widen_the_error_by_their_share(tmp_path:
     share = 3 * asked.roofline_ms["reduce"] / (3 * asked.roofline_ms["reduce"] + 2 * asked.roofline_ms["matmul"])
     assert found.model_sd == pytest.approx(math.hypot(0.3, 0.7 * share), abs=1e-4)
     assert "operators (reduce)" in found.why
+
+
+def test_a_precision_it_was_not_fitted_at_widens_the_error(tmp_path: Path) -> None:
+    int8 = Peak(value=4e12, source="a test", basis="stated", dense=True)
+    on = device(peak_ops_per_s={"int8": int8})
+    found = modelled(product(tmp_path), on, known())[0]
+    assert found.error is not None
+    assert found.error.model_sd == pytest.approx(0.5)
+    assert "fitted at fp32, and another precision is off by 0.40" in found.error.why
 
 
 def test_a_kind_without_calibration_is_the_bare_roofline_and_says_so(tmp_path: Path) -> None:
