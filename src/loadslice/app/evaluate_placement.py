@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import msgspec
-import numpy as np
 import psutil
 
 from loadslice.app.evaluate_files import Bench, Opened
+from loadslice.app.evaluate_profile import as_found
 from loadslice.app.output import keep, say
 from loadslice.app.study_server import Served, ServerError, serving
 from loadslice.evaluate import replay as replaying
@@ -23,13 +22,7 @@ from loadslice.profiles.measure import measure as profile
 from loadslice.spec import journal as journals
 from loadslice.spec.errors import InputError
 from loadslice.spec.evaluation import LayerName
-from loadslice.spec.latency import LatencyTable, Milliseconds
 from loadslice.spec.twin import dilation, twins
-
-CLOCK_JUMP_S = 0.5
-QUANTILES = np.linspace(0, 1, 64)
-
-Tell = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -193,8 +186,8 @@ def _layer(layer: LayerName, run: Run, seen: Seen, subject: Subject) -> None:
     elif layer in ("latency", "attribution"):
         _lone(run, seen, subject)
     elif layer == "ramp":
-        if subject.table is not None:
-            subject.table = _with_overhead(subject.table, _lone(run, seen, subject))
+        if subject.table is not None and subject.pipeline is not None:
+            subject.table = as_found(subject.table, _lone(run, seen, subject), subject.pipeline)
         seen.ramp = ramp.measure(
             subject, step_s=wanted.step_s * subject.dilate**0.5, clients_max=wanted.clients_max, seed=wanted.seed
         )
@@ -226,25 +219,6 @@ def _used_s(subject: Subject) -> float:
     """Processor time of the server and of ourselves."""
     server_s = subject.cpu_s() if subject.cpu_s is not None and subject.alive() else 0.0
     return server_s + time.process_time()
-
-
-def _with_overhead(table: LatencyTable, found: lone.Lone) -> LatencyTable:
-    """The profile with what single requests spent beside their stages: at the hand-over to workers, and outside."""
-    heards = [heard for heard in found.heards if heard.completed and heard.stages]
-    if not heards:
-        return table
-    handover_ms = np.array([stage.queue_ms for heard in heards for stage in heard.stages])
-    spent_ms = [sum(stage.queue_ms + stage.copy_ms + stage.compute_ms for stage in heard.stages) for heard in heards]
-    outside_ms = np.array([(heard.whole_ms or 0.0) - ms for heard, ms in zip(heards, spent_ms, strict=True)])
-    compute_s = sum(stage.copy_ms + stage.compute_ms for heard in heards for stage in heard.stages) / 1000
-    cpu_ms = max(0.0, 1000 * (found.cpu_s - compute_s) / len(found.heards))
-    return msgspec.structs.replace(
-        table, overhead_ms=_samples(outside_ms), handover_ms=_samples(handover_ms), overhead_cpu_ms=cpu_ms
-    )
-
-
-def _samples(values_ms: np.ndarray) -> Milliseconds:
-    return Milliseconds(samples=[round(float(value), 4) for value in np.quantile(np.maximum(values_ms, 0), QUANTILES)])
 
 
 def _journal(run: Run, opened: Opened) -> journals.Journal | None:
