@@ -4,12 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadslice.backends.base import EngineError, Session, TensorInfo, open_backend
+import msgspec
+
+from loadslice.backends.base import REMOTE, EngineError, Session, TensorInfo
 from loadslice.backends.gather import bucket_of, bucket_shape, gather, no_rows
+from loadslice.backends.isolated.session import Hosts, IsolatedSession
 from loadslice.backends.python_stage import StageFunction, open_python_stage
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolve_model
 from loadslice.spec.pipeline import Pipeline, Stage
+from loadslice.spec.twin import TWIN
 from loadslice.spec.work import Sample, StageError, Work
 
 
@@ -60,14 +64,21 @@ def open_steps(pipeline: Pipeline, folder: Path, on: Sequence[str] | None = None
     Raises:
         InputError: A stage that cannot be loaded, or that names a variant and no model.
     """
-    return [_open(stage, pipeline, folder, on) for stage in pipeline.stages]
+    hosts = Hosts()
+    try:
+        return [_open(stage, pipeline, folder, on, hosts) for stage in pipeline.stages]
+    except BaseException:
+        hosts.stop()
+        raise
 
 
 def close(steps: Sequence[Step]) -> None:
-    """Free the models."""
-    for step in steps:
-        for session in step.sessions.values():
-            session.close()
+    """Free the models, and end the processes of engines that have one."""
+    sessions = [session for step in steps for session in step.sessions.values()]
+    for session in sessions:
+        session.close()
+    for process in {session.process for session in sessions if isinstance(session, IsolatedSession)}:
+        process.close()
 
 
 def walk(sample: Sample, steps: Sequence[Step]) -> list[Work]:
@@ -88,17 +99,21 @@ def walk(sample: Sample, steps: Sequence[Step]) -> list[Work]:
     return works
 
 
-def _open(stage: Stage, pipeline: Pipeline, folder: Path, on: Sequence[str] | None) -> Step:
+def _open(stage: Stage, pipeline: Pipeline, folder: Path, on: Sequence[str] | None, hosts: Hosts) -> Step:
     if stage.python is not None:
         return Step(stage, open_python_stage(stage.python, folder), {})
-    if stage.model is None:
+    names = [name for name in stage.engine_names if on is None or name in on] or stage.engine_names[:1]
+    here = [name for name in names if pipeline.engines[name].backend not in REMOTE]
+    if stage.model is None and here:
         raise InputError(
             f"stage '{stage.name}' names only the variant '{stage.variant}', which cannot be run here. "
             "Add `model: FILE.onnx` to the stage."
         )
-    model = resolve_model(stage.model, folder)
-    names = [name for name in stage.engine_names if on is None or name in on] or stage.engine_names[:1]
-    sessions = {
-        name: open_backend(pipeline.engines[name].backend).load(model, pipeline.engines[name]) for name in names
-    }
+    model = resolve_model(stage.model, folder) if stage.model is not None else Path(stage.variant_id)
+    sessions = {}
+    for name in names:
+        engine = pipeline.engines[name]
+        if engine.backend == TWIN:
+            engine = msgspec.structs.replace(engine, isolation="thread")  # its times are its sheet's, not measured
+        sessions[name] = hosts.load(name, engine, Path(stage.variant_id) if name not in here else model)
     return Step(stage, None, sessions)

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import numpy as np
@@ -6,6 +7,7 @@ import pytest
 pytest.importorskip("onnxruntime", reason="the extra 'onnxruntime' is not installed")
 
 from loadslice.backends import checks
+from loadslice.backends.isolated.session import IsolatedSession
 from loadslice.profiles.chain import close, open_steps, walk
 from loadslice.spec.pipeline import Engine, Pipeline, Stage
 from loadslice.spec.work import Sample
@@ -50,3 +52,21 @@ def test_rows_that_are_not_there_need_no_engine(pipeline: Pipeline, tmp_path: Pa
 def test_only_the_engines_asked_for_are_loaded_and_every_stage_has_one(pipeline: Pipeline, tmp_path: Path) -> None:
     loaded = [list(step.sessions) for step in open_steps(pipeline, tmp_path, on=["a"])]
     assert loaded == [["a"], [], ["b"]]
+
+
+def test_what_an_engine_runs_in_a_process_of_its_own_is_walked_there_and_ended_afterwards(tmp_path: Path) -> None:
+    checks.write_model(tmp_path / "checks.onnx")
+    stage = Stage(name="s", model="checks.onnx", engines=["e"])
+    pipeline = Pipeline(
+        version=1, pipeline="p", engines={"e": Engine(backend="onnxruntime", isolation="process")}, stages=[stage]
+    )
+    steps = open_steps(pipeline, tmp_path)
+    session = steps[0].sessions["e"]
+    assert isinstance(session, IsolatedSession)
+    pid = session.process.pid
+    assert pid is not None
+    answer = walk(Sample("one", "", b"", tensors={"x": np.ones((1, 3, 4), np.float32)}), steps)[-1]
+    assert np.array_equal(answer.tensors["y"], np.full((1, 3, 4), 3, np.float32))
+    close(steps)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
