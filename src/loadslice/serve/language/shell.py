@@ -1,0 +1,413 @@
+"""The single owner of the token desk: feeds it facts, carries out what it says.
+
+Rules of this file: everything runs on the event loop's thread; nothing awaits between a call into the desk and the end
+of its effects; the clock is read once per event; every call is logged before its effects are carried out.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from loadslice.backends.language import messages as m
+from loadslice.backends.language.host import LanguageProcess, SharedSlots
+from loadslice.backends.language.prefix import names
+from loadslice.policy.tokens import columns as c
+from loadslice.policy.tokens import desk
+from loadslice.policy.tokens.layout import State, Tables
+from loadslice.serve.clock import Clock
+from loadslice.serve.language.request import LanguageRequest
+from loadslice.spec.outcome import Outcome, Reason
+from loadslice.spec.route import Route
+
+log = logging.getLogger(__name__)
+
+
+class Observer(Protocol):
+    """Who counts and keeps what happens; called on the loop's thread."""
+
+    def event(self, kind: str, now_ns: int, arguments: tuple[int, ...]) -> None:
+        """A call into the desk, before its effects are carried out."""
+
+    def stepped(self, engine: int, compute_ns: int, sample_ns: int, gaps_ns: Sequence[int]) -> None:
+        """A step is done; the times between two tokens of one answer that it closed."""
+
+    def handed_over(self, tokens: int, payload_bytes: int, export_ns: int, import_ns: int) -> None:
+        """KV has been moved."""
+
+    def handover_failed(self, reason: str) -> None:
+        """KV could not be moved."""
+
+    def preempted(self, engine: int) -> None:
+        """A sequence has lost its place to another."""
+
+    def ended(self, request: LanguageRequest) -> None:
+        """A request has its outcome."""
+
+
+class _Handover:
+    """One hand-over on its way."""
+
+    __slots__ = ("decode", "export_ns", "is_exported", "payload_bytes", "prefill", "slot", "tokens")
+
+    def __init__(self, prefill: int, decode: int, slot: int) -> None:
+        self.prefill, self.decode, self.slot = prefill, decode, slot
+        self.is_exported = False
+        self.export_ns = self.payload_bytes = self.tokens = 0
+
+    def ends_with(self, engine: int) -> bool:
+        """Whether nobody touches its slot any more once an engine is gone."""
+        return self.decode == engine if self.is_exported else self.prefill == engine
+
+
+class LanguageShell:
+    """Owns tables and state of one language model.
+
+    Args:
+        tables: Lowered, with measured costs.
+        state: Fresh.
+        engines: In the order of the tables; started, and ready unless the desk is told otherwise.
+        layouts: What each engine's KV means.
+        slots: Shared memory of the hand-overs, twice as many as the links have: one whose lease ran out may still be
+            written while the next is begun.
+        clock: The server's.
+        observer: Told of everything.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        state: State,
+        engines: Sequence[LanguageProcess],
+        layouts: Sequence[m.Layout],
+        slots: SharedSlots,
+        clock: Clock,
+        observer: Observer,
+    ) -> None:
+        self.tables, self.state = tables, state
+        self.layouts = list(layouts)
+        self._engines = engines
+        self._slots = slots
+        self._clock = clock
+        self._observer = observer
+        self._of_tag: dict[int, LanguageRequest] = {}
+        self._of_row: dict[int, LanguageRequest] = {}
+        self._next_tag = self._next_number = 0
+        self._steps: list[tuple[int, list[int]]] = [(-1, [])] * len(engines)
+        """By engine: epoch and sequence rows of the step that it computes."""
+        self._handovers: dict[tuple[int, int], _Handover] = {}
+        """By row and epoch, until the engines have let go of the slot."""
+        self._known: list[set[bytes]] = [set() for _ in engines]
+        """Names of blocks in each engine's prefix cache."""
+        self._ends = np.zeros(state.rows.shape[1], np.int64)
+        self._hits = np.zeros(len(engines), np.int64)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = c.FOREVER
+        self._idle: asyncio.Future[None] | None = None
+        self.draining = False
+
+    @property
+    def inside(self) -> int:
+        """Requests without an outcome."""
+        return len(self._of_tag)
+
+    def submit(self, request: LanguageRequest) -> None:
+        """A request has arrived; its end may be told before this returns."""
+        now_ns = self._clock.now_ns()
+        request.tag, request.arrival_ns = self._next_tag, now_ns
+        self._next_tag += 1
+        self._of_tag[request.tag] = request
+        block = int(self.tables.run[c.T_BLOCK])
+        model = bytes.fromhex(self.layouts[0].model_sha256)
+        request.names = names(request.prompt, block, model)
+        for engine, known in enumerate(self._known):
+            count = 0
+            while count < len(request.names) and request.names[count] in known:
+                count += 1
+            self._hits[engine] = min(count * block, (len(request.prompt) - 1) // block * block)
+        arguments = (
+            request.tag,
+            request.priority,
+            len(request.prompt),
+            request.new_max,
+            request.first_by_ns,
+            request.deadline_ns,
+        )
+        self._observer.event("arrival", now_ns, (*arguments, *self._hits.tolist()))
+        desk.on_arrival(now_ns, self.tables, self.state, *arguments, self._hits)
+        self._carry_out(now_ns)
+
+    def cancel(self, request: LanguageRequest) -> None:
+        """The client has gone."""
+        if request.tag not in self._of_tag:
+            return
+        now_ns = self._clock.now_ns()
+        self._observer.event("cancel", now_ns, (request.row, request.tag))
+        if desk.on_cancel(now_ns, self.tables, self.state, request.row, request.tag) != c.REFUSED:
+            self._carry_out(now_ns)
+
+    def hear(self, engine: int, message: m.FromEngine) -> None:
+        """An engine has said something."""
+        if isinstance(message, m.Stepped):
+            self._stepped(engine, message)
+        elif isinstance(message, m.Exported):
+            self._exported(message)
+        elif isinstance(message, m.Imported):
+            self._imported(message)
+        elif isinstance(message, m.Broken):
+            self._broken(engine, message)
+        elif isinstance(message, m.Cached):
+            self._known[engine].difference_update(message.dropped)
+            self._known[engine].update(message.added)
+
+    def engine_down(self, engine: int) -> None:
+        """An engine is lost, with all KV on it."""
+        now_ns = self._clock.now_ns()
+        self._known[engine].clear()
+        for key, handover in list(self._handovers.items()):
+            if handover.ends_with(engine):
+                self._let_go(key, handover)
+        self._observer.event("engine_down", now_ns, (engine,))
+        if desk.on_engine_down(now_ns, self.tables, self.state, engine) != c.REFUSED:
+            self._carry_out(now_ns)
+
+    def engine_up(self, engine: int) -> None:
+        """An engine is back, with nothing on it."""
+        now_ns = self._clock.now_ns()
+        self._observer.event("engine_up", now_ns, (engine,))
+        if desk.on_engine_up(now_ns, self.tables, self.state, engine) != c.REFUSED:
+            self._carry_out(now_ns)
+
+    def is_late(self, engine: int, after_ns: int) -> bool:
+        """Whether an engine has computed one step for longer than ``after_ns`` and twenty times what was expected."""
+        counts = self.state.engines[engine]
+        if counts[c.N_STEPPING] == 0:
+            return False
+        taken_ns = self._clock.now_ns() - int(counts[c.N_STEP_BEGAN_NS])
+        return taken_ns > max(after_ns, 20 * int(counts[c.N_STEP_EXPECTED_NS]))
+
+    def drain(self) -> None:
+        """Admit nothing from now on."""
+        now_ns = self._clock.now_ns()
+        self.draining = True
+        self._observer.event("drain", now_ns, ())
+        desk.on_drain(now_ns, self.tables, self.state)
+        self._carry_out(now_ns)
+
+    def cancel_all(self) -> int:
+        """End everything that is still inside; returns how many that were."""
+        left = list(self._of_tag.values())
+        for request in left:
+            self.cancel(request)
+        return len(left)
+
+    async def idle(self) -> None:
+        """Wait until nothing is inside."""
+        while self._of_tag:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
+
+    def close(self) -> None:
+        """Disarm the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # -- what engines say
+
+    def _stepped(self, engine: int, message: m.Stepped) -> None:
+        epoch, rows = self._steps[engine]
+        if epoch != message.epoch:
+            return  # of an engine that was given up meanwhile
+        now_ns = self._clock.now_ns()
+        self._ends[:] = 0
+        heard: list[LanguageRequest] = []
+        places = {row: place for place, row in enumerate(rows)}
+        for drawn in message.drawn:
+            request = self._of_row.get(drawn.row)
+            if request is None or request.number != drawn.number:
+                continue  # cancelled while it was computed
+            request.produced.append(drawn.token)
+            if request.first_ns == 0:
+                request.first_ns = now_ns
+            request.last_ns = now_ns
+            self._ends[places[drawn.row]] = request.take(drawn)
+            heard.append(request)
+        self._observer.event("step_done", now_ns, (engine, epoch, *self._ends[: len(rows)].tolist()))
+        done = desk.on_step_done(now_ns, self.tables, self.state, engine, epoch, self._ends)
+        if done == c.REFUSED:
+            return
+        gaps_ns = self.state.gaps[engine, :done]
+        self._observer.stepped(engine, message.compute_ns, message.sample_ns, gaps_ns[gaps_ns >= 0].tolist())
+        self._carry_out(now_ns)
+        for request in heard:
+            request.told()
+
+    def _exported(self, message: m.Exported) -> None:
+        key = (message.row, message.epoch)
+        handover = self._handovers.get(key)
+        if handover is None:
+            return
+        handover.export_ns, handover.tokens = message.took_ns, message.tokens
+        handover.payload_bytes, handover.is_exported = message.payload_bytes, True
+        request = self._of_row.get(message.row)
+        if not self._tell_handover(key, desk.EXPORTED) or request is None or request.number != message.number:
+            self._let_go(key, handover)
+            return
+        raw = self._is_raw(handover.prefill, handover.decode)
+        order = m.Import(message.row, message.number, message.epoch, handover.slot, raw)
+        self._engines[handover.decode].send(order)
+
+    def _imported(self, message: m.Imported) -> None:
+        key = (message.row, message.epoch)
+        handover = self._handovers.get(key)
+        if handover is None:
+            return
+        self._let_go(key, handover)
+        request = self._of_row.get(message.row)
+        if request is not None:
+            request.handover_ns += handover.export_ns + message.took_ns
+        self._observer.handed_over(handover.tokens, handover.payload_bytes, handover.export_ns, message.took_ns)
+        self._tell_handover(key, desk.IMPORTED)
+
+    def _broken(self, engine: int, message: m.Broken) -> None:
+        log.warning("engine '%s': %s failed: %s", self._engines[engine].name, message.what, message.reason)
+        if message.what in ("export", "import"):
+            key = (message.row, message.epoch)
+            handover = self._handovers.get(key)
+            if handover is not None:
+                self._let_go(key, handover)
+                self._fail_handover(key, message.reason)
+        else:
+            # It has not what it was told to compute with: what it holds is not to be trusted.
+            self._engines[engine].kill()
+
+    def _fail_handover(self, key: tuple[int, int], reason: str) -> None:
+        self._observer.handover_failed(reason)
+        self._tell_handover(key, desk.BROKEN)
+
+    def _tell_handover(self, key: tuple[int, int], what: int) -> bool:
+        now_ns = self._clock.now_ns()
+        self._observer.event("handover", now_ns, (*key, what))
+        if desk.on_handover(now_ns, self.tables, self.state, *key, what) == c.REFUSED:
+            return False
+        self._carry_out(now_ns)
+        return True
+
+    def _let_go(self, key: tuple[int, int], handover: _Handover) -> None:
+        del self._handovers[key]
+        self._slots.give_back(handover.slot)
+
+    # -- what the desk says
+
+    def _carry_out(self, now_ns: int) -> None:
+        effects = self.state.effects[: int(self.state.counters[c.C_EFFECTS])].tolist()
+        late: list[tuple[int, int]] = []
+        for kind, tag, row, a, b, detail in effects:
+            if kind == c.STEP:
+                self._step(engine=a, epoch=b, count=detail)
+            elif kind == c.PLACED:
+                self._place(self._of_tag[tag], row, prefill=a, decode=b, route=Route(detail))
+            elif kind == c.FREED:
+                if tag in self._of_tag:
+                    self._release(self._of_tag[tag], a)
+            elif kind == c.HAND_OVER:
+                if not self._begin_handover(self._of_tag[tag], row, prefill=a, decode=b, epoch=detail):
+                    late.append((row, detail))
+            elif kind == c.PREEMPTED:
+                self._observer.preempted(a)
+            elif kind == c.ENDED:
+                self._end(tag, row, Outcome(a), Reason(b), hint_ns=detail, now_ns=now_ns)
+        self._arm()
+        for key in late:
+            self._fail_handover(key, "no slot is free")
+
+    def _place(self, request: LanguageRequest, row: int, *, prefill: int, decode: int, route: Route) -> None:
+        self._release_all(request)
+        request.row = row
+        self._of_row[row] = request
+        request.number = self._next_number
+        self._next_number += 1
+        request.prefill, request.decode = prefill, decode
+        if request.places == 0:
+            request.route = route
+            request.hit = int(self.state.sequences[row, c.Q_HIT])
+        request.places += 1
+        self._begin(request, prefill, hit=int(self.state.sequences[row, c.Q_HIT]))
+
+    def _begin(self, request: LanguageRequest, engine: int, *, hit: int) -> None:
+        tokens = (*request.prompt, *request.produced)
+        request.begun[engine] = request.number
+        order = m.Begin(request.row, request.number, tokens, len(request.prompt), request.sampling, hit)
+        self._engines[engine].send(order)
+
+    def _release(self, request: LanguageRequest, engine: int) -> None:
+        number = request.begun.pop(engine, None)
+        if number is not None:
+            self._engines[engine].send(m.Release(request.row, number))
+
+    def _release_all(self, request: LanguageRequest) -> None:
+        for engine in list(request.begun):
+            self._release(request, engine)
+
+    def _step(self, *, engine: int, epoch: int, count: int) -> None:
+        rows = self.state.rows[engine, :count]
+        computed = self.state.sequences[rows[:, c.P_SEQUENCE], c.Q_COMPUTED]
+        planned = zip(
+            rows[:, c.P_SEQUENCE].tolist(),
+            (computed + rows[:, c.P_TOKENS]).tolist(),
+            (rows[:, c.P_SAMPLES] == 1).tolist(),
+            strict=True,
+        )
+        order = m.Step(epoch, tuple(planned))
+        self._steps[engine] = (epoch, [row for row, _, _ in order.rows])
+        self._engines[engine].send(order)
+
+    def _is_raw(self, prefill: int, decode: int) -> bool:
+        return self.layouts[prefill].raw == self.layouts[decode].raw
+
+    def _begin_handover(self, request: LanguageRequest, row: int, *, prefill: int, decode: int, epoch: int) -> bool:
+        if self._slots.free == 0:
+            return False
+        handover = _Handover(prefill, decode, self._slots.take())
+        self._handovers[row, epoch] = handover
+        raw = self._is_raw(prefill, decode)
+        self._begin(request, decode, hit=0)
+        self._engines[prefill].send(m.Export(row, request.number, epoch, handover.slot, raw))
+        return True
+
+    def _end(self, tag: int, row: int, outcome: Outcome, reason: Reason, *, hint_ns: int, now_ns: int) -> None:
+        request = self._of_tag.pop(tag)
+        request.outcome, request.reason, request.hint_ns = outcome, reason, hint_ns
+        request.end_ns = now_ns
+        if row >= 0 and self._of_row.get(row) is request:
+            del self._of_row[row]
+        # An engine obeys in order: a step or a hand-over that it has been told of is done before this.
+        self._release_all(request)
+        self._observer.ended(request)
+        request.ended(request)
+        if self._idle is not None and not self._idle.done() and not self._of_tag:
+            self._idle.set_result(None)
+
+    # -- time
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_ns = c.FOREVER
+        now_ns = self._clock.now_ns()
+        if desk.next_timer_ns(self.state) > now_ns:
+            self._arm()
+            return
+        self._observer.event("timer", now_ns, ())
+        desk.on_timer(now_ns, self.tables, self.state)
+        self._carry_out(now_ns)
+
+    def _arm(self) -> None:
+        at_ns = desk.next_timer_ns(self.state)
+        if at_ns >= self._timer_ns:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ns = at_ns
+        self._timer = asyncio.get_running_loop().call_at(self._clock.loop_time(at_ns), self._on_timer)
