@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from loadslice.app import plan_evidence
 from loadslice.app.output import keep, say
 from loadslice.app.plan_files import write
 from loadslice.app.plan_inputs import Given, Read, read
 from loadslice.app.plan_model import models_of
 from loadslice.backends.probe import usable_cores
+from loadslice.evaluate.report.plan_page import render_plan
 from loadslice.plan.advice import complete
 from loadslice.plan.fleet import planner
 from loadslice.plan.fleet.candidate import entries_of, times_name
@@ -23,10 +25,10 @@ from loadslice.plan.sweep import Judging, Ledger, Runner, local
 from loadslice.plan.sweep_ray import cluster
 from loadslice.sim import simulate
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import stamp
+from loadslice.spec.files import stamp, write_bytes
 from loadslice.spec.plan import Objective, Plan
 
-LEDGER = "simulated.jsonl"
+LEDGER, PAGE = "simulated.jsonl", "plan.html"
 MESSAGES_EVERY_S = 5.0
 
 
@@ -46,6 +48,9 @@ class Asked(NamedTuple):
     jobs: int | None
     seed: int
     out: Path | None
+    portrait: Path | None = None
+    inspections: Sequence[Path] = ()
+    squeezes: Sequence[Path] = ()
 
 
 def run(asked: Asked) -> Plan:
@@ -83,6 +88,8 @@ def run(asked: Asked) -> Plan:
     if asked.out is not None and chosen is not None and not models.together:
         plan = msgspec.structs.replace(plan, pipelines=write(chosen, found.folder, asked.out))
     keep(plan, asked.out, "plan.json")
+    if asked.out is not None:
+        write_bytes(asked.out / PAGE, render_plan(plan).encode())
     return plan
 
 
@@ -116,7 +123,9 @@ def _key(asked: Asked, given: Given) -> str:
 def _advised(planned: Planned, setting: Setting, found: Read, asked: Asked, given: Given) -> Plan:
     """Money, decision and confidence put to the fleets."""
     files = {"trace": given.trace, "pipeline": given.pipeline, "budget": given.budget, "profile": given.profile}
-    files |= {"offers": given.offers, "prices": given.prices}
+    files |= {"offers": given.offers, "prices": given.prices, "portrait": asked.portrait}
+    files |= {f"inspection.{number}": path for number, path in enumerate(asked.inspections)}
+    files |= {f"squeezed.{number}": path for number, path in enumerate(asked.squeezes)}
     made = stamp(
         "plan/1",
         inputs={name: path for name, path in files.items() if path is not None and path.is_file()},
@@ -147,11 +156,17 @@ def _advised(planned: Planned, setting: Setting, found: Read, asked: Asked, give
         name: [entry for stage in design.pipeline.stages for entry in entries_of(design, stage, name)]
         for name in design.offers
     }
+    evidence = plan_evidence.read(asked.portrait, asked.inspections, asked.squeezes)
     return complete(
         plan,
         found.budget,
         prices=found.prices,
         latency=found.latency,
+        portrait=evidence.portrait,
+        inspections=evidence.inspections,
+        npus=evidence.npus,
+        squeezes=evidence.squeezes,
+        rows_p99=plan_evidence.rows_p99(found.frame),
         times={name: time_error(name, own) for name, own in entries.items()},
         carries=planned.carries,
         runs_by={name: times_name(name, offer) for name, offer in design.offers.items()},

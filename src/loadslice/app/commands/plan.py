@@ -31,6 +31,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--offers", type=_FILE, help="Machines and engines that may be bought or rented.")
 @click.option("--prices", type=_FILE, help="What they cost, in one currency, over the years.")
 @click.option("--device", "devices", multiple=True, help="Device of the catalogue to offer, times modelled; repeats.")
+@click.option("--portrait", type=_FILE, help="What `portrait` says of the trace, for the decision.")
+@click.option("--inspection", "inspections", type=_FILE, multiple=True, help="What `inspect` says; repeats.")
+@click.option("--squeezed", "squeezes", type=_FILE, multiple=True, help="What `squeeze` tried; repeats.")
 @click.option("--ray", "address", metavar="ADDRESS", help="Ray cluster to simulate on; `local` starts one here.")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Simulations at a time; default: the usable cores.")
 @seed_option
@@ -41,7 +44,9 @@ def command(as_json: bool, out: Path | None, **asked: Any) -> int:
 
     An exact mixed-integer program finds the mix, the simulator judges it on the recorded traffic, and what it finds too
     small is cut off until the cheapest fleet that holds is found. With --out an interrupted search goes on where it
-    stopped, and `pipeline.yaml` is written, which `serve` and `simulate` take as it is.
+    stopped, and `pipeline.yaml` is written, which `serve` and `simulate` take as it is, and `plan.html` to send on.
+
+    The decision is answered from what was measured: give it --portrait, --inspection and --squeezed where they exist.
     """
     from loadslice.app import plan_run, plan_text
 

@@ -234,7 +234,7 @@ def test_a_wall_that_more_racks_would_solve_says_so_and_one_box_too_much_for_a_r
     assert wall.limits(many, two, PRICES)[0].met is True
     one = replaced(BUDGET, power=Power(per_rack_w=700.0))
     limit = wall.limits(many, one, PRICES)[0]
-    assert (limit.met, limit.evidence) == (False, "1,360 W with everything busy, in 2 racks of 1")
+    assert (limit.met, limit.value, limit.evidence) == (False, 1360.0, "1,360 W with everything busy, in 2 racks of 1")
     small = replaced(BUDGET, power=Power(per_rack_w=300.0))
     assert wall.limits(many, small, PRICES)[0].evidence == "one box takes 340 W, more than a whole rack may"
 

@@ -96,7 +96,7 @@ def _rack_limit(load: FullLoad, per_rack_w: float, racks: int, unknown: str) -> 
     return Limit(
         name="per_rack_w",
         limit=per_rack_w,
-        value=load.fleet_w / max(needed, 1),
+        value=load.fleet_w / max(1, min(needed, racks)),
         met=needed <= racks,
         evidence=f"{_w(load.fleet_w)} with everything busy, in {needed} rack{'s' if needed != 1 else ''} of {racks}",
     )

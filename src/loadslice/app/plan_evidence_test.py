@@ -1,0 +1,34 @@
+from pathlib import Path
+
+import msgspec
+import polars as pl
+import pytest
+
+from loadslice.app import plan_evidence
+from loadslice.spec.errors import InputError
+from loadslice.spec.inspection import DeviceFit, Inspection
+
+
+def test_npus_are_told_from_other_devices_by_the_catalogue_or_by_who_was_asked() -> None:
+    empty = {field.name: None for field in msgspec.structs.fields(Inspection) if field.required}
+    devices = {
+        "rockchip-rk3588-npu": DeviceFit(bound=None, fits="onchip", precision="int8", supported_flops_share=1.0),
+        "nvidia-l4": DeviceFit(bound=None, fits="device", precision="fp16"),
+        "qnn-htp:soc_model=60": DeviceFit(bound=None, fits=None, precision=None, source="the vendor's compiler"),
+        "local": DeviceFit(bound=None, fits="device", precision="fp32"),
+    }
+    made = Inspection(**(empty | {"devices": devices}))
+    assert plan_evidence._npus([made]) == ["rockchip-rk3588-npu", "qnn-htp:soc_model=60"]
+
+
+def test_a_file_of_another_kind_is_one_line_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "squeeze.json"
+    path.write_text("{}", encoding="utf-8")
+    with pytest.raises(InputError, match=r"squeeze\.json: Object missing required field"):
+        plan_evidence.read(None, [], [path])
+
+
+def test_rows_of_a_request_are_those_that_99_of_100_do_not_exceed() -> None:
+    frame = pl.DataFrame({"arrival_s": [float(i) for i in range(200)], "items": [1] * 197 + [9, 9, 9]})
+    assert plan_evidence.rows_p99(frame) == 9
+    assert plan_evidence.rows_p99(frame.drop("items")) is None
