@@ -1,0 +1,1 @@
+"""Servers that `serve_bench` is compared with, and the client that asks all of them alike."""
