@@ -73,11 +73,12 @@ class Demand:
 
 
 def demand(device: Device, precision: str | None, nodes: Iterable[NodeCost], to: PeakPrecision | None = None) -> Demand:
-    """What nodes ask of a device, by kind.
+    """What nodes ask of a device, by kind; of an NPU, by the model as a whole.
 
-    On an NPU activations that its chip holds stay there, so that only weights cross its bandwidth. Without a bandwidth
-    figure only its arithmetic counts, which is right where everything is on the chip and optimistic elsewhere; weights
-    that its chip does not hold come over the host's link for every run, as a kind of their own (``stream``).
+    Of NPUs only times of whole models are published, with the work and the weights of each. So nothing finer can be
+    calibrated: all arithmetic is one convolution (``conv``), and what a model spends on moves and on operators without
+    products is in its slowness. Weights that the chip of an NPU without a memory of its own does not hold come over the
+    host's link for every run (``stream``).
 
     Args:
         device: With a peak.
@@ -89,24 +90,24 @@ def demand(device: Device, precision: str | None, nodes: Iterable[NodeCost], to:
     at, peak = precision_on(device, to or precision)
     assert peak is not None, "a device without a peak has no roofline"
     scale = WIDTH_BITS[at] / WIDTH_BITS[precision] if at is not None and precision is not None else 1.0
+    running = [node for node in nodes if node.times != 0 and node.op not in VIEWS and (node.flops or node.bytes)]
+    if device.kind == "npu":
+        return _as_a_whole(device, peak.value, running, scale)
     bandwidth = device.bandwidth_bytes_per_s
-    chip = device.onchip_bytes.value if device.kind == "npu" and device.onchip_bytes is not None else 0.0
     roofline_ms: dict[OpClass, float] = {}
-    launches, weights = 0, 0.0
-    for node in nodes:
-        if node.times == 0 or node.op in VIEWS:
-            continue
-        flops, moved = node.flops or 0, (node.bytes or 0) * scale
-        if moved - node.weight_bytes * scale <= chip:
-            moved = node.weight_bytes * scale
-        if not flops and not node.bytes:
-            continue
-        launches += node.times or 1
-        weights += node.weight_bytes * scale
-        memory_ms = moved / bandwidth.value * 1e3 if bandwidth is not None else 0.0
+    for node in running:
+        memory_ms = (node.bytes or 0) * scale / bandwidth.value * 1e3 if bandwidth is not None else 0.0
         kind = op_class(node)
-        roofline_ms[kind] = roofline_ms.get(kind, 0.0) + max(flops / peak.value * 1e3, memory_ms)
-    link = device.host_link_bytes_per_s
-    if chip and bandwidth is None and link is not None and weights > chip:
-        roofline_ms["stream"] = (weights - chip) / link.value * 1e3
-    return Demand(roofline_ms, launches)
+        roofline_ms[kind] = roofline_ms.get(kind, 0.0) + max((node.flops or 0) / peak.value * 1e3, memory_ms)
+    return Demand(roofline_ms, sum(node.times or 1 for node in running))
+
+
+def _as_a_whole(device: Device, peak_ops_per_s: float, nodes: Iterable[NodeCost], scale: float) -> Demand:
+    products = [node for node in nodes if node.macs]
+    flops, weights = sum(node.flops or 0 for node in products), sum(node.weight_bytes for node in products) * scale
+    bandwidth, chip, link = device.bandwidth_bytes_per_s, device.onchip_bytes, device.host_link_bytes_per_s
+    memory_ms = weights / bandwidth.value * 1e3 if bandwidth is not None else 0.0
+    roofline_ms: dict[OpClass, float] = {"conv": max(flops / peak_ops_per_s * 1e3, memory_ms)}
+    if bandwidth is None and chip is not None and link is not None and weights > chip.value:
+        roofline_ms["stream"] = (weights - chip.value) / link.value * 1e3
+    return Demand(roofline_ms, 0)

@@ -78,12 +78,17 @@ def test_views_and_branches_not_taken_launch_nothing() -> None:
     assert demand(device(), "fp32", [node("Reshape", moved=100), idle]).launches == 0
 
 
-def test_activations_that_an_npus_chip_holds_stay_there() -> None:
-    nodes = [node("MatMul", macs=1, flops=1, moved=10**9, weights=10**8)]
-    on_chip = demand(device(kind="npu", onchip=1e9), "fp32", nodes)
-    assert on_chip.roofline_ms["matmul"] == pytest.approx(1.0)
-    for other in (device(kind="npu"), device(kind="npu", onchip=1e6), device(kind="gpu", onchip=1e9)):
-        assert demand(other, "fp32", nodes).roofline_ms["matmul"] == pytest.approx(10.0)
+def test_an_npu_is_asked_for_a_models_products_and_their_weights_as_a_whole() -> None:
+    nodes = [
+        node("Conv", macs=10**9, flops=2 * 10**9, moved=10**9, weights=10**7),
+        node("MatMul", macs=10**9, flops=2 * 10**9, moved=10**9, weights=10**7),
+        node("Relu", flops=10**9, moved=10**9),
+    ]
+    found = demand(device(kind="npu"), "fp32", nodes)
+    # 4e9 FLOP at 1e12/s; 2e7 bytes of weights at 1e11/s would be 0.2 ms.
+    assert (found.roofline_ms, found.launches) == ({"conv": pytest.approx(4.0)}, 0)
+    fetched = demand(device(kind="npu", bandwidth=1e9), "fp32", nodes)
+    assert fetched.roofline_ms == {"conv": pytest.approx(20.0)}
 
 
 @pytest.mark.parametrize("faster", [1.5, 10.0, 1e4])
