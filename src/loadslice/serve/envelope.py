@@ -44,6 +44,8 @@ class Envelope(NamedTuple):
     """Requests of one key get one version while a canary grows; NO_KEY: the client gave none."""
     tokens: int
     """Prompt tokens; -1: the client did not say."""
+    traceparent: str | None = None
+    """The caller's span, as it said it."""
 
     def received_at(self, received_ns: int) -> "Envelope":
         """The same wishes, read as for a request received at 0, of one received at another time."""
@@ -102,7 +104,8 @@ class EnvelopeReader:
         source = self._text(headers, "x-loadslice-source")
         tenant = self._tenant(headers)
         key = self._text(headers, "x-loadslice-key")
-        identity = self._text(headers, "x-request-id") or self._text(headers, "traceparent")
+        traceparent = self._text(headers, "traceparent")
+        identity = self._text(headers, "x-request-id") or traceparent
         return Envelope(
             id=identity,
             priority=priority,
@@ -116,6 +119,7 @@ class EnvelopeReader:
             tenant_index=0 if tenant is None else self._tenants.get(tenant, 0),
             key=NO_KEY if key is None else key_of(key),
             tokens=tokens,
+            traceparent=traceparent,
         )
 
     def _deadline_ns(self, text: str | None, priority: int, received_ns: int) -> int:

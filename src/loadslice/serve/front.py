@@ -490,6 +490,7 @@ def enter(
         envelope.tenant_index,
         envelope.key,
         envelope.tokens,
+        traceparent=envelope.traceparent,
     )
 
 

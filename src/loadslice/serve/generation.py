@@ -7,7 +7,7 @@ generation it arrived in, and the journal of each replays by itself.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from loadslice.serve.faults import Switches, with_switches
 from loadslice.serve.front import Service
 from loadslice.serve.health import Health
 from loadslice.serve.limits import Limits
+from loadslice.serve.logs import Witness
 from loadslice.serve.metrics import Metrics
 from loadslice.serve.refusals import NS_PER_S
 from loadslice.serve.request import Batch, Request
@@ -76,6 +77,7 @@ class Generation:
         journal: Folder of its own; ``None``: none is kept.
         rollout: Looks on where a canary serves under its eyes.
         switches: Of faults that a drill may order.
+        witnesses: Told of each request that has ended.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Generation:
         journal: Path | None = None,
         rollout: "Rollout | None" = None,
         switches: Switches | None = None,
+        witnesses: Sequence[Witness] = (),
     ) -> None:
         self.number = number
         self.serving = serving
@@ -103,6 +106,7 @@ class Generation:
         self._journal_folder = journal
         self._rollout = rollout
         self._switches = switches
+        self._witnesses = witnesses
         self._stages: list[LoadedStage] = []
         self._outputs: list[dict[str, Any]] = []
         self._degraded: DegradedReplies | None = None
@@ -272,6 +276,8 @@ class Generation:
 
     def _record(self, request: Request) -> None:
         self._recorded += 1
+        for witness in self._witnesses:
+            witness.ended(self.pipeline, request, self._clock.now_ns())
         if self._unrecorded is not None and not self._unrecorded.done():
             self._unrecorded.set_result(None)
         if self._journal is not None:

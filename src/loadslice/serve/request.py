@@ -66,6 +66,8 @@ class Request:
     """Where it ended."""
     end_ns: int | None = None
     reply_ns: int | None = None
+    traceparent: str | None = None
+    """The caller's span, as it said it."""
     passages: list[Passage] = field(default_factory=list)
     crashes: int = 0
     """Engine processes that ended while they ran this request."""

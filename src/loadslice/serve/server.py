@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from loadslice.serve.front import Front
 from loadslice.serve.generation import CUT_OFF_S, Generation, Probation, Serving
 from loadslice.serve.limits import Limits
 from loadslice.serve.listener import Listener, open_listener
+from loadslice.serve.logs import Witness
 from loadslice.serve.rollout import Rollout, Versions
 from loadslice.serve.state_file import StateFile
 from loadslice.spec.errors import InputError
@@ -61,6 +62,7 @@ class Server:
         source: Gives anew what to serve, from the same file; ``None``: `reload` is refused.
         guard: Who may reach it, and how; by default whoever reaches its address may infer, and nobody administer it.
         grpc: Port for gRPC, 0: any free one; ``None``: none.
+        witnesses: Told of each request that has ended.
         version: Of a repository; as `Serving`.
         probation: As `Serving`.
         state: SQLite file that remembers rollouts and quotas; ``None``: there are no rollouts, and quotas begin anew.
@@ -84,6 +86,7 @@ class Server:
         source: Callable[[], Serving] | None = None,
         guard: Guard | None = None,
         grpc: int | None = None,
+        witnesses: Sequence[Witness] = (),
         version: str | None = None,
         probation: Probation | None = None,
         state: Path | None = None,
@@ -95,6 +98,7 @@ class Server:
         self._port = port
         self._journal_folder = journal
         self._limits = limits or Limits()
+        self._witnesses = witnesses
         self._clock = Clock(dilation(pipeline))
         self._front = Front(pipeline.pipeline, self._limits, self._clock, self._guard.access)
         self._switches = Switches(list(pipeline.engines)) if self._guard.drills else None
@@ -283,7 +287,14 @@ class Server:
         if folder is not None and number > 1:
             folder = folder / GENERATION_FOLDER.format(number)
         return Generation(
-            number, serving, self._limits, self._clock, journal=folder, switches=self._switches, rollout=self._rollout
+            number,
+            serving,
+            self._limits,
+            self._clock,
+            journal=folder,
+            switches=self._switches,
+            rollout=self._rollout,
+            witnesses=self._witnesses,
         )
 
     async def _retire(self, old: Generation) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ import click
 from loadslice.app.admin_client import ADMIN_TOKEN
 from loadslice.app.output import Finite, emit, say
 from loadslice.app.served import Source
+from loadslice.serve import logs
 from loadslice.serve.access import Access, check_admin_secret, check_exposure, is_loopback
 from loadslice.serve.administration import Guard
 from loadslice.serve.generation import Serving
@@ -21,6 +21,7 @@ from loadslice.serve.limits import MEBIBYTE, Limits
 from loadslice.serve.loop import new_loop
 from loadslice.serve.server import Server
 from loadslice.serve.tls import Tls, TlsFiles
+from loadslice.serve.tracing import Tracer
 from loadslice.spec import access
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import reason, write_bytes
@@ -54,6 +55,15 @@ _path = click.Path(path_type=Path)
 @click.option("--state", type=_path, default=None, help="Remembers rollouts and quotas; default: beside P.")
 @click.option("--drills", is_flag=True, help="Let whoever administers it order faults.")
 @click.option("--insecure", is_flag=True, help="Let others reach it without tokens or TLS.")
+@click.option("--log-format", type=click.Choice(("text", "json")), default="text", show_default=True)
+@click.option(
+    "--stories", is_flag=True, help="Log each request that did not complete: stages, engines, reasons, times."
+)
+@click.option("--slow-ms", type=Finite(0), default=None, help="And each that took at least this long.")
+@click.option("--otlp", default=None, help="Collector that spans are sent to, http://HOST:4318/v1/traces.")
+@click.option(
+    "--trace-share", type=Finite(0, 1), default=0.01, show_default=True, help="Of requests without a traceparent."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout when ready.")
 def command(
     pipeline_file: Path,
@@ -75,6 +85,11 @@ def command(
     state: Path | None,
     drills: bool,
     insecure: bool,
+    log_format: str,
+    stories: bool,
+    slow_ms: float | None,
+    otlp: str | None,
+    trace_share: float,
     as_json: bool,
 ) -> None:
     """Run a pipeline, or the current version of a model in a repository, until SIGTERM or SIGINT.
@@ -82,7 +97,11 @@ def command(
     Then finish what is inside; a second signal cuts that short. SIGHUP, or POST /admin/reload, reads everything again:
     tokens, certificates, and what is served, without dropping a request.
     """
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    logs.set_up(log_format)
+    tracer = None if otlp is None else Tracer(otlp, trace_share)
+    witnesses: list[logs.Witness] = [] if tracer is None else [tracer]
+    if stories or slow_ms is not None:
+        witnesses.append(logs.Stories(slow_ms))
     check_exposure(host, has_tokens=tokens is not None, has_tls=tls_cert is not None, insecure=insecure)
     if insecure and not is_loopback(host):
         say(f"warning: --host {host} --insecure: whoever reaches this address may use the server")
@@ -108,13 +127,18 @@ def command(
         source=source.now,
         guard=guard,
         grpc=grpc,
+        witnesses=witnesses,
         version=served.version,
         probation=served.probation,
         state=state or source.state_file,
         versions=None if source.model is None else source,
     )
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_serve(server, served, ready_file, as_json=as_json))
+    try:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(_serve(server, served, ready_file, as_json=as_json))
+    finally:
+        if tracer is not None:
+            tracer.close()
 
 
 def _guard(

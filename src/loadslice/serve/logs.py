@@ -1,0 +1,159 @@
+"""Logs as JSON lines, and the story of requests that did not complete or were slow.
+
+A story is one line: what the request was, what became of it and why, and what each stage took of it. Under overload
+there would be thousands a second, so their number is bounded; how many were left out is told with the next one.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from loadslice.serve.request import VERSIONS, Passage, Request
+from loadslice.spec.outcome import Outcome
+from loadslice.spec.pipeline import CLASSES, Pipeline
+
+NS_PER_MS = 1_000_000
+STORIES_PER_S = 20.0
+STORIES_AT_ONCE = 100.0
+
+log = logging.getLogger("loadslice.request")
+
+
+class Witness(Protocol):
+    """Is told of each request that has ended and been replied to."""
+
+    def ended(self, pipeline: Pipeline, request: Request, now_ns: int) -> None:
+        """A request has ended.
+
+        Args:
+            pipeline: That served it.
+            request: With its passages.
+            now_ns: On the server's clock, as all its times.
+        """
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object for each record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Time (UTC), level, logger, message; what was given as ``extra={"story": ..}``; an exception's text."""
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+        line: dict[str, Any] = {
+            "time": at,
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        story = getattr(record, "story", None)
+        if story is not None:
+            line["request"] = story
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def set_up(log_format: str, level: int = logging.WARNING) -> None:
+    """Have everything logged to stderr, as ``text`` or ``json``."""
+    handler = logging.StreamHandler()
+    text = logging.Formatter("%(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonLines() if log_format == "json" else text)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+class Stories:
+    """Logs requests that did not complete, and completed ones that took long.
+
+    Args:
+        slow_ms: From here on a completed request is slow; ``None``: none is.
+        monotonic_s: Never goes back.
+    """
+
+    def __init__(self, slow_ms: float | None, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._slow_ns = None if slow_ms is None else round(slow_ms * NS_PER_MS)
+        self._monotonic_s = monotonic_s
+        self._credit = STORIES_AT_ONCE
+        self._filled_s = monotonic_s()
+        self._left_out = 0
+
+    def ended(self, pipeline: Pipeline, request: Request, now_ns: int) -> None:
+        """See `Witness.ended`."""
+        if request.outcome is Outcome.COMPLETED:
+            took_ns = (request.end_ns or now_ns) - request.received_ns
+            if self._slow_ns is None or took_ns < self._slow_ns:
+                return
+        if not self._may_tell():
+            self._left_out += 1
+            return
+        told = story(pipeline, request)
+        if self._left_out:
+            told["left_out_before"], self._left_out = self._left_out, 0
+        log.warning("%s", _sentence(told), extra={"story": told})
+
+    def _may_tell(self) -> bool:
+        now_s = self._monotonic_s()
+        self._credit = min(STORIES_AT_ONCE, self._credit + STORIES_PER_S * (now_s - self._filled_s))
+        self._filled_s = now_s
+        if self._credit < 1:
+            return False
+        self._credit -= 1
+        return True
+
+
+def story(pipeline: Pipeline, request: Request) -> dict[str, Any]:
+    """A request as a JSON object; unknown is ``None``, times are milliseconds.
+
+    Args:
+        pipeline: That served it.
+        request: Ended.
+    """
+    return {
+        "tag": request.tag,
+        "id": request.id,
+        "outcome": request.outcome.name.lower(),
+        "reason": request.reason.name.lower(),
+        "class": CLASSES[request.priority],
+        "tenant": request.tenant,
+        "source": request.source,
+        "version": None if request.version is None else VERSIONS[request.version],
+        "attempt": request.attempt,
+        "ended_at_stage": pipeline.stages[request.stage].name if request.stage >= 0 else None,
+        "took_ms": _ms(request.received_ns, request.end_ns),
+        "parse_ms": _ms(request.received_ns, request.arrival_ns if request.arrival_ns >= 0 else None),
+        "reply_ms": None if request.reply_ns is None else request.reply_ns / NS_PER_MS,
+        "hint_ms": request.hint_ns / NS_PER_MS if request.hint_ns else None,
+        "stages": [_passage(pipeline, passage, request.end_ns) for passage in request.passages],
+    }
+
+
+def _passage(pipeline: Pipeline, passage: Passage, end_ns: int | None) -> dict[str, Any]:
+    waited_until_ns = passage.started_ns if passage.started_ns is not None else end_ns
+    return {
+        "stage": pipeline.stages[passage.stage].name,
+        "engine": list(pipeline.engines)[passage.engine],
+        "placed": passage.placed.name.lower(),
+        "queue_ms": _ms(passage.enqueued_ns, waited_until_ns),
+        "copy_ms": None if passage.copy_ns is None else passage.copy_ns / NS_PER_MS,
+        "compute_ms": None if passage.compute_ns is None else passage.compute_ns / NS_PER_MS,
+        "batch_rows": passage.batch_rows,
+    }
+
+
+def _ms(from_ns: int, to_ns: int | None) -> float | None:
+    return None if to_ns is None else (to_ns - from_ns) / NS_PER_MS
+
+
+def _sentence(told: dict[str, Any]) -> str:
+    """The same for a person."""
+    name = told["id"] or told["tag"]
+    why = "" if told["reason"] == "none" else f" ({told['reason']})"
+    took = "" if told["took_ms"] is None else f" after {told['took_ms']:.1f} ms"
+    where = ", ".join(
+        f"{one['stage']} on {one['engine']}"
+        + ("" if one["queue_ms"] is None else f" queue {one['queue_ms']:.1f}")
+        + ("" if one["compute_ms"] is None else f" compute {one['compute_ms']:.1f} ms")
+        for one in told["stages"]
+    )
+    left_out = f"; {told['left_out_before']} others were left out" if "left_out_before" in told else ""
+    return f"request {name} {told['outcome']}{why}{took}: {where or 'never placed'}{left_out}"

@@ -1,0 +1,104 @@
+import json
+import logging
+
+import msgspec
+import pytest
+
+from loadslice.serve import logs
+from loadslice.serve.request import Passage, Request
+from loadslice.spec.outcome import Outcome, Reason
+from loadslice.spec.pipeline import Pipeline, check
+
+PIPELINE = check(
+    msgspec.yaml.decode(
+        """
+version: 1
+pipeline: p
+engines: {a: {backend: python}, b: {backend: python}}
+stages:
+  - {name: first, python: "m:f", engines: [a, b]}
+  - {name: second, python: "m:g", engine: b}
+""",
+        type=Pipeline,
+    ),
+    "p",
+)
+MS = 1_000_000
+
+
+def ended(outcome: Outcome = Outcome.COMPLETED, reason: Reason = Reason.NONE, took_ms: int = 30) -> Request:
+    request = Request(
+        None, 0, 1, 10**15, "api", -1, 0, "mine", None, 100 * MS, lambda _: None, 1, "shop", 0,
+        tag=7, arrival_ns=101 * MS, outcome=outcome, reason=reason, end_ns=(100 + took_ms) * MS, stage=1,
+    )  # fmt: skip
+    request.passages = [
+        Passage(0, 1, Reason.PREFERRED, 0, 1, 101 * MS, 102 * MS, 103 * MS, 2 * MS, 5 * MS, 110 * MS, 4),
+        Passage(1, 1, Reason.PREFERRED, 0, 1, 110 * MS),
+    ]
+    return request
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_story_has_every_stage_and_unknown_is_null() -> None:
+    told = logs.story(PIPELINE, ended(Outcome.EXPIRED, Reason.DEADLINE))
+    assert (told["outcome"], told["reason"], told["ended_at_stage"], told["took_ms"]) == (
+        "expired", "deadline", "second", 30.0
+    )  # fmt: skip
+    first, second = told["stages"]
+    assert first == {
+        "stage": "first", "engine": "b", "placed": "preferred", "queue_ms": 2.0, "copy_ms": 2.0, "compute_ms": 5.0,
+        "batch_rows": 4,
+    }  # fmt: skip
+    assert (second["queue_ms"], second["compute_ms"], second["batch_rows"]) == (20.0, None, None)
+    json.dumps(told)
+
+
+@pytest.mark.parametrize(
+    ("slow_ms", "request_", "is_told"),
+    [
+        (None, ended(), False),
+        (None, ended(Outcome.SHED, Reason.HOPELESS), True),
+        (30, ended(), True),
+        (31, ended(), False),
+    ],
+)
+def test_only_what_failed_or_was_slow_is_told(slow_ms, request_: Request, is_told: bool, caplog) -> None:
+    with caplog.at_level(logging.WARNING, "loadslice.request"):
+        logs.Stories(slow_ms).ended(PIPELINE, request_, 0)
+    assert bool(caplog.records) is is_told
+
+
+def test_a_flood_is_bounded_and_what_was_left_out_is_counted(caplog) -> None:
+    clock = Clock()
+    stories = logs.Stories(None, clock)
+    with caplog.at_level(logging.WARNING, "loadslice.request"):
+        for _ in range(1000):
+            stories.ended(PIPELINE, ended(Outcome.SHED, Reason.HOPELESS), 0)
+        assert len(caplog.records) == logs.STORIES_AT_ONCE
+        clock.now_s = 1.0
+        stories.ended(PIPELINE, ended(Outcome.SHED, Reason.HOPELESS), 0)
+    last = caplog.records[-1]
+    assert last.story["left_out_before"] == 1000 - logs.STORIES_AT_ONCE
+    assert "900 others were left out" in last.getMessage()
+
+
+def test_json_lines_are_one_line_each_whatever_they_hold(caplog) -> None:
+    formatter = logs.JsonLines()
+    record = logging.LogRecord("x", logging.WARNING, "f", 1, 'two\nlines "quoted" \u2028 %s', ("é",), None)
+    record.story = {"id": "a\nb"}
+    line = formatter.format(record)
+    assert "\n" not in line
+    told = json.loads(line)
+    assert told["message"] == 'two\nlines "quoted" \u2028 é'
+    assert told["request"] == {"id": "a\nb"}
+    try:
+        raise ValueError("boom")
+    except ValueError:
+        failed = logging.LogRecord("x", logging.ERROR, "f", 1, "failed", (), __import__("sys").exc_info())
+    assert "boom" in json.loads(formatter.format(failed))["exception"]
