@@ -270,6 +270,36 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._sent()
 
+    def begin_stream(self, head: bytes) -> None:
+        """Send the head of a reply whose body comes bit by bit: in chunks, or until the connection closes.
+
+        Args:
+            head: Status line and headers, each line ended, without those about length, connection and date.
+        """
+        if self._transport is None or self.head is None:
+            return
+        framing = b"Transfer-Encoding: chunked\r\n" if self.head.is_http11 else b""
+        close = self.is_last or not self.head.is_http11
+        self._is_closing = self._is_closing or close
+        self._transport.write(b"".join((head, self.date, self.connection_line(close=close), framing, b"\r\n")))
+
+    def stream(self, data: bytes) -> None:
+        """Send a bit of such a body. A client that does not read is cut off like any other."""
+        if self._transport is None or self.head is None or not data:
+            return
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self.head.is_http11 else data)
+
+    def end_stream(self) -> None:
+        """Say that such a body is whole."""
+        if self._transport is None or self.head is None:
+            return
+        if self.head.is_http11:
+            self._transport.write(b"0\r\n\r\n")
+        if self._is_blocked:
+            self._is_sending = True
+        else:
+            self._sent()
+
     def _sent(self) -> None:
         """The reply has gone; whatever came next may be looked at."""
         self._is_sending = False
