@@ -88,7 +88,7 @@ class _Ask(NamedTuple):
 
 def _part(device: Device, threads: int | None) -> Device:
     """A CPU as an engine of so many threads has it; other devices, and all of a CPU, as they are."""
-    return part_of(device, threads) if threads is not None and device.kind == "cpu" and device.cores else device
+    return part_of(device, threads) if threads is not None and device.kind == "cpu" else device
 
 
 def _pair(text: str, own: Path | None) -> tuple[str | None, Device]:

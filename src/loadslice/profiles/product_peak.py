@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from loadslice.backends import probe
 from loadslice.graph.measure import profile
-from loadslice.spec.device import Device, Peak
+from loadslice.spec.device import Device, Figure, Peak
 
 SIDE = 512
 """Three matrices of 1 MB stay in cache, so that arithmetic is timed; one takes a few ms, short of an interruption."""
@@ -23,21 +23,20 @@ SIDE = 512
 RUNS = 100
 
 
-def local_device(threads: int | None = None) -> Device:
+def local_device() -> Device:
     """This machine's processor, its peak the better of NumPy's product and the runtime's.
-
-    Args:
-        threads: That a model may use; default: all usable cores.
 
     Raises:
         MissingExtraError: onnxruntime is not installed.
     """
-    device = probe.local().device
-    flop_per_s, runtime = product_flop_per_s(threads or probe.usable_cores())
+    count = probe.usable_cores()
+    cores = Figure(value=float(count), source="operating system: logical processors", basis="stated")
+    device = msgspec.structs.replace(probe.local().device, cores=cores)
+    flop_per_s, runtime = product_flop_per_s(count)
     known = device.peak_ops_per_s.get("fp32")
-    if known is not None and threads is None and known.value >= flop_per_s:
+    if known is not None and known.value >= flop_per_s:
         return device
-    source = f"{runtime}, product of {SIDE}x{SIDE} on {threads or probe.usable_cores()} threads, best of {RUNS}"
+    source = f"{runtime}, product of {SIDE}x{SIDE} on {count} threads, best of {RUNS}"
     peak = Peak(value=flop_per_s, source=source, basis="measured", dense=True)
     return msgspec.structs.replace(device, peak_ops_per_s=device.peak_ops_per_s | {"fp32": peak})
 
