@@ -10,7 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 pytest.importorskip("onnxruntime", reason="the extra 'onnxruntime' is not installed")
 
-from loadslice.app.twins import COMPILE_MS_PER_NODE, resolved
+from loadslice.app.twin_sheets import COMPILE_MS_PER_NODE
+from loadslice.app.twins import resolved
 from loadslice.backends.base import open_backend
 from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import Engine, Pipeline, Stage, load
