@@ -18,11 +18,15 @@ from loadslice.evaluate import replay as replaying
 from loadslice.evaluate.layers import abnormal, attribution, correctness, lone, observability, ramp, replayed, soak
 from loadslice.evaluate.layers.subject import Subject, letters_of
 from loadslice.evaluate.seen import EaseSeen, Seen
+from loadslice.evaluate.wire import Line
 from loadslice.profiles.measure import measure as profile
 from loadslice.spec import journal as journals
 from loadslice.spec.errors import InputError
 from loadslice.spec.evaluation import LayerName
 from loadslice.spec.twin import dilation, twins
+
+ALIVE_S = 5.0
+"""How long a server that is not ours may take to say that it is there."""
 
 
 @dataclass(slots=True)
@@ -138,7 +142,8 @@ def _serving(run: Run, opened: Opened) -> Iterator[Subject]:
     if placement.url is not None:
         where = replaying.target(placement.url, allow_remote=True)
         replaying.require_server(where)
-        yield make(replaying.endpoint(where, None, tensors=bench.inputs.are_tensors).url)
+        url = replaying.endpoint(where, None, tensors=bench.inputs.are_tensors).url
+        yield make(url, alive=partial(_answers, where.base))
         return
     assert opened.path is not None
     assert opened.pipeline is not None
@@ -163,6 +168,12 @@ def _serving(run: Run, opened: Opened) -> Iterator[Subject]:
             cpu_s=served.cpu_s,
             alive=partial(_is_alive, served),
         )
+
+
+def _answers(base: str) -> bool:
+    """Whether a server that is not ours still answers at all."""
+    with Line(base, ALIVE_S) as line:
+        return line.get("/v2/health/ready").error is None
 
 
 def _is_alive(served: Served) -> bool:

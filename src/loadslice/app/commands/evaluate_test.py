@@ -138,6 +138,26 @@ def test_a_placement_where_nobody_answers_is_not_run_and_no_pass(
 
 
 @pytest.mark.live
+def test_a_server_that_ends_under_evaluation_leaves_a_partial_report(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "given.py").write_text(GIVEN.replace('b"", tensors', 'b"200|{}") for n in range(4)]  # tensors'))
+    with serving(close_after=14) as server:
+        text = TWO.replace("varied: model\n", "").replace("[correctness]", "[correctness, latency, soak]")
+        text = text.replace("pipeline: old.yaml", f"url: '{server.url}'").replace(
+            "  - {name: new, pipeline: new.yaml}", ""
+        )
+        assert evaluated(folder, text) == 3
+    report = json.loads(capsys.readouterr().out)
+    (placed,) = report["placements"]
+    assert placed["state"] == "died"
+    assert report["verdict"] == "regression"
+    layers = {layer["name"]: layer for layer in report["layers"]}
+    assert layers["correctness"]["figures"]
+    assert layers["soak"]["notes"] == ["Not measured: old."]
+
+
+@pytest.mark.live
 def test_a_baseline_is_compared_with_and_one_of_another_machine_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
