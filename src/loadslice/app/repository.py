@@ -9,10 +9,8 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 import numpy as np
-import onnx
 
 from loadslice.app import twins
-from loadslice.graph.load import graphs, load, stored_tensors
 from loadslice.serve.clock import Clock
 from loadslice.serve.generation import Serving
 from loadslice.serve.golden import DRAWN, Golden, record
@@ -170,6 +168,11 @@ def external_files(path: Path) -> list[str]:
     """
     if path.suffix.lower() != ".onnx":
         return []
+    # Here, because a server of one pipeline file does not need what looks into models.
+    import onnx
+
+    from loadslice.graph.load import graphs, load, stored_tensors
+
     load(path)
     model = onnx.load(str(path), load_external_data=False)
     tensors = [tensor for graph, _ in graphs(model.graph) for tensor in stored_tensors(graph)]
