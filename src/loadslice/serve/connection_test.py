@@ -1,0 +1,306 @@
+"""The connection by itself: what goes in on one side of it and what comes out on the other, without a socket."""
+
+import asyncio
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadslice.serve.body import Bodies
+from loadslice.serve.connection import AHEAD_BYTES_MAX, UNSENT_BYTES_MAX, Connection, HttpServer
+from loadslice.serve.head import Head
+from loadslice.serve.limits import Limits
+from loadslice.serve.refusals import RefusalError
+from loadslice.serve.reply import Reply
+
+
+class Wire(asyncio.Transport):
+    """Remembers what was sent and whether it is read from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = b""
+        self.reads = True
+        self.is_open = True
+        self.protocol: Connection | None = None
+        self.is_stuck = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent += bytes(data)
+        if self.is_stuck and self.protocol is not None:
+            self.protocol.pause_writing()
+
+    def writelines(self, parts) -> None:
+        self.write(b"".join(parts))
+
+    def set_write_buffer_limits(self, high=None, low=None) -> None:
+        assert high == UNSENT_BYTES_MAX
+        assert low == 0
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.sent += b"<eof>"
+
+    def is_closing(self) -> bool:
+        return not self.is_open
+
+    def close(self) -> None:
+        self.is_open = False
+
+    abort = close
+
+
+class Echo:
+    """Answers with the body, now or when told to."""
+
+    def __init__(self, limits: Limits, *, waits: bool = False) -> None:
+        self.bodies = Bodies(limits)
+        self.waits = waits
+        self.heads: list[Head] = []
+        self.seen: list[bytes] = []
+        self.waiting: list[Connection] = []
+        self.left = 0
+        self.replied = 0
+        self.refusals: list[RefusalError] = []
+
+    def begin(self, head: Head, connection: Connection) -> bool:
+        self.heads.append(head)
+        if head.path == "/refused":
+            raise RefusalError(404, "no such path")
+        return head.path != "/unwanted"
+
+    def handle(self, head: Head, body: bytes | memoryview, connection: Connection) -> None:
+        self.seen.append(bytes(body))
+        if self.waits:
+            self.waiting.append(connection)
+        else:
+            connection.reply(Reply(200, bytes(body), "text/plain"))
+
+    def refused(self, refusal: RefusalError) -> None:
+        self.refusals.append(refusal)
+
+    def sent(self, connection: Connection) -> None:
+        self.replied += 1
+
+    def gone(self, connection: Connection) -> None:
+        self.left += 1
+
+
+def push(connection: Connection, data: bytes, step: int | None = None) -> None:
+    """Give a connection bytes as an event loop does, in pieces of at most ``step``."""
+    while data:
+        room = connection.get_buffer(-1)
+        count = min(len(room), len(data), step or len(data))
+        room[:count] = data[:count]
+        connection.buffer_updated(count)
+        data = data[count:]
+
+
+async def turns(count: int = 4) -> None:
+    for _ in range(count):
+        loop = asyncio.get_running_loop()
+        turned = loop.create_future()
+        loop.call_soon(turned.set_result, None)
+        await turned
+
+
+def on(wire: Wire, handler: Echo, limits: Limits) -> tuple[HttpServer, Connection]:
+    server = HttpServer(handler, limits)
+    connection = server()
+    wire.protocol = connection
+    connection.connection_made(wire)
+    return server, connection
+
+
+def post(body: bytes, path: str = "/echo") -> bytes:
+    return b"POST %b HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(body), body)
+
+
+def chunked(body: bytes, size: int) -> bytes:
+    parts = [body[start : start + size] for start in range(0, len(body), size)]
+    framed = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
+    return b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + framed + b"0\r\n\r\n"
+
+
+@given(
+    st.lists(st.binary(max_size=300), min_size=1, max_size=6),
+    st.integers(1, 200),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=200)
+def test_requests_arrive_whole_and_in_order_however_they_are_cut(bodies, step, ends_chunked) -> None:
+    async def run() -> None:
+        limits = Limits()
+        handler, wire = Echo(limits), Wire()
+        _, connection = on(wire, handler, limits)
+        stream = b"".join(post(body) for body in bodies)
+        if ends_chunked:
+            stream += chunked(b"last" * 20, 7)
+        push(connection, stream, step)
+        await turns(4 * len(bodies) + 8)
+        assert handler.seen == bodies + [b"last" * 20] * ends_chunked
+        assert wire.sent.count(b"HTTP/1.1 200 OK\r\n") == handler.replied == len(handler.seen)
+        assert handler.bodies.held_bytes == 0
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+@given(st.binary(max_size=400), st.integers(1, 50))
+@settings(deadline=None, max_examples=300)
+def test_bytes_that_mean_nothing_are_answered_or_waited_for_and_nothing_stays_held(data, step) -> None:
+    async def run() -> None:
+        limits = Limits(body_bytes_max=100)
+        handler, wire = Echo(limits), Wire()
+        server, connection = on(wire, handler, limits)
+        push(connection, data, step)
+        await turns(len(data) + 4)
+        connection.connection_lost(None)
+        assert handler.bodies.held_bytes == 0
+        assert not server.connections
+
+    asyncio.run(run())
+
+
+def test_one_request_at_a_time_is_with_the_handler_and_a_client_that_sends_much_ahead_is_not_read_from() -> None:
+    async def run() -> None:
+        limits = Limits()
+        handler, wire = Echo(limits, waits=True), Wire()
+        _, connection = on(wire, handler, limits)
+        push(connection, post(b"first") + post(b"second"))
+        push(connection, post(b"x" * AHEAD_BYTES_MAX))
+        await turns()
+        assert handler.seen == [b"first"]
+        assert not wire.reads
+        for expected in (b"first", b"second"):
+            handler.waiting[-1].reply(Reply(200, b""))
+            await turns()
+            assert expected in handler.seen
+        assert wire.reads
+        assert handler.seen[-1] == b"x" * AHEAD_BYTES_MAX
+        connection.connection_lost(None)
+        assert handler.left == 1
+
+    asyncio.run(run())
+
+
+def test_a_client_that_leaves_takes_its_request_with_it_and_what_it_held() -> None:
+    async def run() -> None:
+        limits = Limits()
+        handler, wire = Echo(limits, waits=True), Wire()
+        server, connection = on(wire, handler, limits)
+        push(connection, post(b"body"))
+        assert handler.bodies.held_bytes == 4
+        connection.connection_lost(None)
+        assert (handler.left, handler.bodies.held_bytes, len(server.connections)) == (1, 0, 0)
+        handler.waiting[0].reply(Reply(200, b"too late"))
+        assert wire.sent == b""
+
+    asyncio.run(run())
+
+
+def test_a_body_that_nobody_wants_is_skipped_and_the_next_request_is_answered() -> None:
+    async def run() -> None:
+        limits = Limits()
+        handler, wire = Echo(limits), Wire()
+        _, connection = on(wire, handler, limits)
+        push(connection, post(b"a" * 500, "/refused") + post(b"b" * 500, "/unwanted") + post(b"next"), 90)
+        await turns(20)
+        assert handler.seen == [b"", b"next"]
+        assert re.findall(rb"HTTP/1.1 (\d+)", wire.sent) == [b"404", b"200", b"200"]
+        assert wire.is_open
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+def test_a_client_that_does_not_read_is_asked_nothing_more_and_its_reply_stays_counted() -> None:
+    async def run() -> None:
+        limits = Limits()
+        handler, wire = Echo(limits), Wire()
+        _, connection = on(wire, handler, limits)
+        wire.is_stuck = True
+        push(connection, post(b"one") + post(b"two"))
+        await turns()
+        assert handler.seen == [b"one"]
+        assert handler.replied == 0
+        assert handler.bodies.held_bytes > 3
+        wire.is_stuck = False
+        connection.resume_writing()
+        await turns()
+        assert handler.seen == [b"one", b"two"]
+        assert (handler.replied, handler.bodies.held_bytes) == (2, 0)
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /" + b"a" * 40_000, b"400"),
+        (b"GET / HTTP/1.1\r\na: " + b"b" * 40_000 + b"\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 200\r\n\r\n", b"413"),
+        (chunked(b"a" * 200, 10), b"413"),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"400"),
+    ],
+)
+def test_what_is_too_much_is_refused_and_the_connection_ends_once_the_client_could_read_it(sent, status) -> None:
+    async def run() -> None:
+        limits = Limits(body_bytes_max=100)
+        handler, wire = Echo(limits), Wire()
+        _, connection = on(wire, handler, limits)
+        push(connection, sent, 1000)
+        await turns()
+        assert wire.sent.startswith(b"HTTP/1.1 " + status)
+        assert b"Connection: close" in wire.sent
+        assert wire.sent.endswith(b"<eof>")
+        push(connection, b"more that nobody reads")
+        assert handler.seen == []
+        assert len(handler.refusals) == 1
+        connection.connection_lost(None)
+        assert handler.bodies.held_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_old_clients_are_told_that_the_connection_stays_open() -> None:
+    async def run() -> None:
+        limits = Limits()
+        handler, wire = Echo(limits), Wire()
+        _, connection = on(wire, handler, limits)
+        push(connection, b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        assert b"\r\nConnection: keep-alive\r\n" in wire.sent
+        push(connection, b"GET / HTTP/1.0\r\n\r\n")
+        assert not wire.is_open
+
+    asyncio.run(run())
+
+
+def test_whoever_brings_no_request_for_too_long_is_let_go() -> None:
+    async def run() -> None:
+        limits = Limits(keepalive_timeout_s=0.05)
+        handler, wire = Echo(limits, waits=True), Wire()
+        server, connection = on(wire, handler, limits)
+        busy = Wire()
+        kept = server()
+        kept.connection_made(busy)
+        push(kept, post(b"long"))
+        push(connection, b"GET / HT")
+        async with asyncio.timeout(10):
+            while wire.is_open:
+                await turns()
+        assert busy.is_open, "its request is being answered"
+        kept.connection_lost(None)
+        connection.connection_lost(None)
+
+    asyncio.run(run())
