@@ -1,0 +1,184 @@
+"""Every reader of files against files that are not quite right: they are read, or refused in one line."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadslice.app import batch_rows
+from loadslice.sim import check
+from loadslice.spec import access, budget, faults, journal, latency, pipeline
+from loadslice.spec.errors import InputError
+from loadslice.workload import importing
+
+PROFILE = settings.get_profile("fuzz")
+
+PIPELINE = b"""version: 1
+pipeline: detect
+max_requests: 256
+deadline_ms: 5000
+classes: {sheddable: {deadline_ms: 60000}}
+engines:
+  host: {backend: python, queue: {limit: 128}}
+  ort: {backend: onnxruntime, threads: 2, queue: {limit: 64, overflow_at: 8, wait_limit_ms: 100}}
+stages:
+  - {name: prepare, python: "stages:prepare", engine: host}
+  - name: detect
+    variant: det
+    engines: [ort, host]
+    prefer: rules
+    rules: [{when: {items: '>8', class: sheddable}, to: host}]
+    buckets: [[3, 320, 320], [3, 640, 640]]
+    batch: {ort: {size: 4, window_ms: 4}}
+    failover: {to: host, share: 0.3}
+    breaker: {failure_rate: 0.5}
+"""
+BUDGET = b"slo: {p95_ms: 400, error_rate: 0.01}\npower: {per_box_w: 400}\nmoney: {currency: EUR}\n"
+LATENCY = json.dumps(
+    {
+        "entries": [
+            {"variant": "det", "engine": "npu0", "batch": 1, "basis": "modelled",
+             "latency_ms": {"mean": 12.0, "family": "lognormal", "cv": 0.2}},
+            {"variant": "det", "engine": "npu0", "batch": 4, "basis": "modelled",
+             "latency_ms": {"p50": 30.0, "p90": 33.0, "p99": 41.0}},
+        ]
+    }
+).encode()  # fmt: skip
+TOKENS = b"version: 1\ntokens: []\n"
+CLIENTS = b"{timeout_ms: 1000, attempts: 3, backoff: {base_ms: 50, factor: 2, jitter: true}}"
+JSONL = b'{"arrival_s": 0.0, "items": 3, "class": "critical"}\n{"arrival_s": 0.2, "items": 1, "latency_ms": 61.5}\n'
+CSV = b"arrival_s,items,source\n0.0,1,api\n0.5,2,web\n"
+NGINX = b'127.0.0.1 - - [10/Oct/2025:13:55:36 +0000] "GET /x HTTP/1.1" 200 23 "-" "curl" 0.012\n' * 3
+BATCH = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}\n{"file": "rows.jsonl"}\n'
+
+
+def parquet() -> bytes:
+    held = io.BytesIO()
+    pl.DataFrame({"arrival_s": [0.0, 0.5, 1.0], "items": [1, 2, 3], "source": ["a", "b", None]}).write_parquet(held)
+    return held.getvalue()
+
+
+def arrays() -> bytes:
+    held = io.BytesIO()
+    np.savez(held, x=np.arange(6, dtype=np.float32).reshape(3, 2))
+    return held.getvalue()
+
+
+READERS: dict[str, tuple[str, bytes, Callable[[Path], object]]] = {
+    "pipeline": ("p.yaml", PIPELINE, pipeline.load),
+    "budget": ("b.yaml", BUDGET, budget.load),
+    "latency": ("l.json", LATENCY, latency.load),
+    "tokens": ("t.yaml", TOKENS, access.load),
+    "clients": ("c.yaml", CLIENTS, faults.load_clients),
+    "trace jsonl": ("t.jsonl", JSONL, importing.load),
+    "trace csv": ("t.csv", CSV, importing.load),
+    "trace parquet": ("t.parquet", parquet(), importing.load),
+    "trace nginx": ("t.log", NGINX, importing.load),
+    "batch jsonl": ("rows.jsonl", BATCH, lambda path: list(batch_rows.look(path))),
+    "batch npz": ("rows.npz", arrays(), lambda path: list(batch_rows.look(path))),
+}
+
+
+def mangled(whole: bytes) -> st.SearchStrategy[bytes]:
+    words = [
+        b"\n",
+        b"\0",
+        b"\xff\xfe",
+        b"nan",
+        b"-1",
+        b"1e999",
+        b"99999999999999999999",
+        b"[",
+        b"{",
+        b"&a",
+        b"*a",
+        b"~",
+    ]
+
+    @st.composite
+    def change(draw: st.DrawFn) -> bytes:
+        data = bytearray(whole)
+        for _ in range(draw(st.integers(1, 5))):
+            at = draw(st.integers(0, len(data)))
+            how = draw(st.sampled_from(("flip", "cut", "insert", "repeat", "truncate")))
+            if how == "flip" and at < len(data):
+                data[at] ^= 1 << draw(st.integers(0, 7))
+            elif how == "cut":
+                del data[at : at + draw(st.integers(1, 30))]
+            elif how == "insert":
+                data[at:at] = draw(st.sampled_from(words) | st.binary(min_size=1, max_size=6))
+            elif how == "repeat":
+                data[at:at] = data[at : at + draw(st.integers(1, 60))]
+            else:
+                del data[at:]
+        return bytes(data)
+
+    return change()
+
+
+def one_line(error: InputError) -> None:
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_is_read_or_refused_in_one_line(name: str, tmp_path: Path, tried) -> None:
+    file, whole, read = READERS[name]
+    path = tmp_path / file
+    path.write_bytes(whole)
+    read(path)
+
+    @PROFILE
+    @given(mangled(whole))
+    def run(data: bytes) -> None:
+        tried()
+        path.write_bytes(data)
+        try:
+            read(path)
+        except InputError as error:
+            one_line(error)
+
+    run()
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A journal of a simulated run."""
+    from loadslice.sim import journal as sim_journal
+    from loadslice.sim import simulate
+    from loadslice.sim.parts_test import plan, profile, trace
+
+    folder = tmp_path_factory.mktemp("journal")
+    prepared = simulate.prepare(trace().head(40), plan(), profile(), seed=1)
+    run = simulate.run(prepared, seed=1, journal=True)
+    sim_journal.write(run, folder, msgspec.yaml.encode(plan()).decode())
+    (folder / "latency.json").write_bytes(msgspec.json.encode(profile()))
+    return folder
+
+
+@pytest.mark.parametrize("file", ["journal.json", "requests.parquet", "stages.parquet", "events.parquet"])
+def test_a_journal_is_checked_or_refused_in_one_line(file: str, recorded: Path, tried) -> None:
+    whole = (recorded / file).read_bytes()
+
+    @PROFILE
+    @given(mangled(whole))
+    def run(data: bytes) -> None:
+        tried()
+        (recorded / file).write_bytes(data)
+        try:
+            check.check(journal.load(recorded), recorded)
+        except InputError as error:
+            one_line(error)
+
+    try:
+        run()
+    finally:
+        (recorded / file).write_bytes(whole)
+    assert journal.load(recorded).requests.height == 40
+    assert all(finding.held for finding in check.check(journal.load(recorded), recorded))
