@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import onnx
 
 from loadslice.app import twin_times
@@ -21,8 +22,8 @@ from loadslice.spec.coverage import Coverage
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolve_model
 from loadslice.spec.inspection import Inspection, Unsupported
-from loadslice.spec.pipeline import Engine, Pipeline, Precision, Stage
-from loadslice.spec.twin import TwinEngine, TwinSheet
+from loadslice.spec.pipeline import Engine, Pipeline, Precision, SplitEngine, Stage
+from loadslice.spec.twin import TWIN, TwinEngine, TwinSheet
 
 COMPILE_MS_PER_NODE = 2.2
 """Measured by us on two cores of an AMD EPYC: onnxruntime-qnn 2.7.0 took 1.4 s for 624 nodes and 2.6 s for 1,206,
@@ -67,6 +68,40 @@ def emulated(name: str, pipeline: Pipeline, folder: Path, dilate: float, keeps_t
     _check_memory(one, sheets)
     fields = {field: getattr(engine, field) for field in Engine.__struct_fields__}
     return TwinEngine(**(fields | {"device": one.device.name}), sheets=sheets, dilate=dilate, keeps_time=keeps_time)
+
+
+def both_emulated(
+    name: str, engine: SplitEngine, pipeline: Pipeline, folder: Path, dilate: float, keeps_time: bool
+) -> SplitEngine:
+    """Two engines that share their work, with the sheets of what each of them computes."""
+    parts = dict(engine.parts)
+    for half, part in enumerate(engine.parts):
+        if parts[part].backend == TWIN:
+            stages = [_for_half(stage, name, engine, part, half, folder) for stage in pipeline.stages]
+            alone = msgspec.structs.replace(pipeline, engines=pipeline.engines | engine.parts, stages=stages)
+            parts[part] = emulated(part, alone, folder, dilate, keeps_time)
+    return msgspec.structs.replace(engine, parts=parts)
+
+
+def _for_half(stage: Stage, name: str, engine: SplitEngine, part: str, half: int, folder: Path) -> Stage:
+    """A stage as one of two engines meets it: half of the rows, or its half of the model."""
+    if name not in stage.engine_names:
+        return stage
+    batch, accept, model = stage.batch.get(name), stage.accept.get(name), stage.model
+    if engine.by == "channel":
+        assert model is not None
+        model = engine.halves[str(resolve_model(model, folder))][:2][half]
+    elif batch is not None:
+        pads = sorted({-(-rows // 2) for rows in batch.pad_to})
+        batch = msgspec.structs.replace(batch, size=-(-batch.size // 2), pad_to=pads)
+    return msgspec.structs.replace(
+        stage,
+        model=model,
+        engine=None,
+        engines=[part],
+        batch={part: batch} if batch is not None else {},
+        accept={part: accept} if accept is not None else {},
+    )
 
 
 def _opened(name: str, engine: Engine, folder: Path) -> Emulated:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 
 from loadslice.spec.errors import InputError, MissingExtraError
-from loadslice.spec.pipeline import Engine
+from loadslice.spec.pipeline import SPLIT, Engine
 from loadslice.spec.twin import TWIN
 from loadslice.spec.work import StageInputError, Tensor
 
@@ -25,6 +25,7 @@ _MODULES = {
     "onnxruntime": "loadslice.backends.onnxruntime",
     "openvino": "loadslice.backends.openvino",
     TWIN: "loadslice.backends.twin",
+    SPLIT: "loadslice.backends.split",
     "remote-oip": "loadslice.backends.remote_oip",
     "remote-openai": "loadslice.backends.remote_openai",
 }

@@ -49,7 +49,9 @@ class Step:
         static = None if accept is None or accept.shape is None else accept.shape[1:]
         padded = next((rows for rows in batch.pad_to if rows >= work.items), 0) if batch is not None else 0
         outputs = session.run(gather([work], static or bucket, session.inputs, padded))
-        return Work({name: rows[: work.items] if padded else rows for name, rows in outputs.items()}, work.context)
+        carried = {name: work.tensors[name] for name in self.stage.carry if name in work.tensors}
+        made = {name: rows[: work.items] if padded else rows for name, rows in outputs.items()}
+        return Work(carried | made, work.context)
 
 
 def open_steps(pipeline: Pipeline, folder: Path, on: Sequence[str] | None = None) -> list[Step]:

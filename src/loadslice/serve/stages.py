@@ -6,7 +6,7 @@ A `Runner` runs one batch of one stage on one engine; it is called by that engin
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +19,7 @@ from loadslice.backends.python_stage import StageFunction, open_python_stage
 from loadslice.backends.remote_http import Call
 from loadslice.backends.remote_oip import RemoteOipSession
 from loadslice.backends.remote_openai import RemoteOpenAiSession
+from loadslice.backends.split import SplitSession
 from loadslice.policy.columns import CANARY, STABLE
 from loadslice.policy.tables import versions
 from loadslice.serve.clock import Clock
@@ -29,6 +30,9 @@ from loadslice.spec.outcome import Outcome
 from loadslice.spec.pipeline import Canary, Engine, Pipeline, Stage
 from loadslice.spec.twin import TWIN
 from loadslice.spec.work import StageError, StageInputError, Tensor, Work
+
+_MOVING = (IsolatedSession, SplitSession)
+"""Sessions that know what of their time was not computing."""
 
 REMOTE_PROBE_S = 2.0
 """Longest time another server may take over a probe: a worker that waits for one takes up no batch."""
@@ -120,6 +124,7 @@ class ModelRunner:
         self._stage = stage
         self._keeps_time = engine.backend == TWIN
         self._is_remote = engine.backend in REMOTE
+        self._carry = stage.carry
         accept = stage.accept.get(name)
         batch = stage.batch.get(name)
         self._pads = [] if batch is None else batch.pad_to
@@ -168,11 +173,18 @@ class ModelRunner:
             done_ns = self._clock.now_ns()
             if self._pads:
                 outputs = _real_rows(outputs, sum(rows), len(next(iter(feeds.values()))))
-        results = [Work(tensors, work.context) for tensors, work in zip(scatter(outputs, rows), works, strict=True)]
-        moved_ns = self.session.hand_over_ns(slot) if isinstance(self.session, IsolatedSession) and sum(rows) > 0 else 0
+        results = [
+            Work(tensors if not self._carry else self._carried(work) | tensors, work.context)
+            for tensors, work in zip(scatter(outputs, rows), works, strict=True)
+        ]
+        moved_ns = self.session.hand_over_ns(slot) if isinstance(self.session, _MOVING) and sum(rows) > 0 else 0
         batch.compute_ns += done_ns - ran_ns - moved_ns
         batch.copy_ns += (ran_ns - began_ns) + (self._clock.now_ns() - done_ns) + moved_ns
         return results
+
+    def _carried(self, work: Work) -> dict[str, Tensor]:
+        """Tensors of a request that pass this stage by; one that is missing is missed by whoever reads it."""
+        return {name: work.tensors[name] for name in self._carry if name in work.tensors}
 
     def _call(self, feeds: dict[str, Tensor], batch: Batch, slot: int) -> dict[str, Tensor]:
         """Run; another server is told how long the batch's requests may still take, and is left when nobody waits."""
@@ -295,11 +307,29 @@ def load_stages(pipeline: Pipeline, folder: Path, clock: Clock) -> list[LoadedSt
         for index, stage in enumerate(pipeline.stages):
             loaded.append(_load_stage(pipeline, stage, folder, clock, hosts, first=index == 0))
             _check_versions(loaded[-1], first=index == 0, last=index == len(pipeline.stages) - 1)
+        _tell_carried(loaded)
     except BaseException:
         close_stages(loaded)
         hosts.stop()
         raise
     return loaded
+
+
+def _tell_carried(loaded: list[LoadedStage]) -> None:
+    """Have the first stage ask clients for what it only carries, and the last one say what it only hands on."""
+    read = {info.name: info for stage in loaded[1:] for info in stage.stable.inputs or []}
+    made = {info.name: info for stage in loaded[:-1] for info in stage.stable.outputs or []}
+    first, last = loaded[0], loaded[-1]
+    if first.stage.carry and first.stable.inputs is not None:
+        more = [read[name] for name in first.stage.carry if name in read]
+        loaded[0] = replace(
+            first, versions=tuple(replace(v, inputs=[*(v.inputs or []), *more]) for v in first.versions)
+        )
+    if last.stage.carry and last.stable.outputs is not None and len(loaded) > 1:
+        more = [made[name] for name in last.stage.carry if name in made]
+        loaded[-1] = replace(
+            last, versions=tuple(replace(v, outputs=[*(v.outputs or []), *more]) for v in last.versions)
+        )
 
 
 def close_stages(stages: Sequence[LoadedStage]) -> None:

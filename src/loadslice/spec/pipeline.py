@@ -5,7 +5,7 @@ exist; what is not implemented is not a key. `load` returns a pipeline that the 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -167,6 +167,29 @@ class Canary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     variant: str | None = None
 
 
+class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Two engines, such as the banks of one device, that share each batch of a stage and work at the same time."""
+
+    split: Literal["batch", "channel"]
+    """batch: each takes half of the rows. channel: each computes half of the output channels of a model of one
+    operator."""
+    on: tuple[str, str]
+
+    @property
+    def name(self) -> str:
+        """What the two are called as one engine."""
+        return "+".join(self.on)
+
+
+class SplitEngine(Engine, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Two engines of the pipeline file as one; made when the file is checked."""
+
+    by: Literal["batch", "channel"] = "batch"
+    parts: dict[str, Engine] = {}
+    halves: dict[str, tuple[str, str, int]] = {}
+    """Split by channel: model to the files of its halves, and the axis along which their outputs are joined."""
+
+
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One step of the pipeline: a model, or a Python function."""
 
@@ -177,8 +200,14 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """A path relative to this file, or ``package:NAME/PATH``."""
     variant: str | None = None
     """A variant id of a latency table; enough to simulate, not to serve."""
+    from_: str | None = msgspec.field(name="from", default=None)
+    """With ``model``: only the part of it that computes ``to`` from this tensor and the model's inputs."""
+    to: str | None = None
+    """The tensor that this part ends with; ``None``: the model's outputs."""
+    carry: list[str] = []
+    """Tensors that pass this stage by, for a later one or the answer."""
     engine: str | None = None
-    engines: list[str] | None = None
+    engines: Sequence[str | Split] | None = None
     """Preference order."""
     prefer: Literal["static", "fastest", "cheapest", "rules"] = "static"
     """static: the order of the file. fastest: least expected completion. cheapest: least energy or money (the
@@ -208,7 +237,9 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     @property
     def engine_names(self) -> list[str]:
         """Engines of this stage in preference order."""
-        return self.engines if self.engines is not None else [self.engine] if self.engine is not None else []
+        if self.engines is not None:
+            return [one if isinstance(one, str) else one.name for one in self.engines]
+        return [self.engine] if self.engine is not None else []
 
     @property
     def variant_id(self) -> str:
@@ -287,6 +318,7 @@ def check(pipeline: Pipeline, path: str) -> Pipeline:
     Raises:
         InputError: The first fault found.
     """
+    pipeline = _with_splits(pipeline, path)
     if not pipeline.engines:
         raise InputError(f"{path}: engines: at least one is needed.")
     if not pipeline.stages:
@@ -318,6 +350,40 @@ def check(pipeline: Pipeline, path: str) -> Pipeline:
         _check_stage(stage, pipeline.engines, place)
         _check_shared(stage, pipeline, place)
     return msgspec.structs.replace(pipeline, stages=_in_order(pipeline.stages, path))
+
+
+SPLIT = "split"
+"""The backend of two engines as one."""
+
+
+def _with_splits(pipeline: Pipeline, path: str) -> Pipeline:
+    """Put one engine in the place of each two that share a stage: the core counts what runs by engine."""
+    engines, stages = dict(pipeline.engines), []
+    used = {one for stage in pipeline.stages for one in [*(stage.engines or []), stage.engine] if isinstance(one, str)}
+    for index, stage in enumerate(pipeline.stages):
+        for split in stage.engines or []:
+            if isinstance(split, str):
+                continue
+            place = f"{path}: stages[{index}].engines"
+            for name in split.on:
+                _known(place, "on", name, list(pipeline.engines))
+                if name in used:
+                    raise InputError(f"{place}: '{name}' shares this stage and serves another alone; it can do one.")
+                engines.pop(name, None)
+            first, second = (pipeline.engines[name] for name in split.on)
+            if split.on[0] == split.on[1] or first.max_inflight != second.max_inflight:
+                raise InputError(f"{place}: {' and '.join(split.on)} must be two engines of the same max_inflight.")
+            if "process" in (first.isolation, second.isolation):
+                raise InputError(
+                    f"{place}: engines that share a stage run on threads; isolation: process is not for them."
+                )
+            fields = {name: getattr(first, name) for name in Engine.__struct_fields__} | {"backend": SPLIT}
+            made = SplitEngine(**fields, by=split.split, parts=dict(zip(split.on, (first, second), strict=True)))
+            if engines.setdefault(split.name, made) != made:
+                raise InputError(f"{place}: '{split.name}' is split by batch and by channel; choose one.")
+        plain = stage.engine_names if stage.engines is not None else None
+        stages.append(msgspec.structs.replace(stage, engines=plain))
+    return msgspec.structs.replace(pipeline, engines=engines, stages=stages)
 
 
 OTHER_TENANTS = "others"
@@ -420,6 +486,8 @@ def _check_stage(stage: Stage, engines: dict[str, Engine], place: str) -> None:
         raise InputError(f"{place}.name: '{stage.name}' must be one word without slashes.")
     if len(kinds) == 0 or ("python" in kinds and len(kinds) > 1):
         raise InputError(f"{place}: give one of python, model or variant (a model may name its variant too).")
+    if (stage.from_ is not None or stage.to is not None) and (stage.model is None or stage.canary is not None):
+        raise InputError(f"{place}: from and to name a part of a model; give `model` too, and no canary.")
     _check_engine_names(stage, engines, place)
     _check_rules(stage, place)
     _check_numbers(stage, place)

@@ -70,7 +70,7 @@ def plain(pipeline: Pipeline) -> Pipeline:
     fields = Engine.__struct_fields__
     engines = {
         name: Engine(**{field: getattr(engine, field) for field in fields})
-        if isinstance(engine, TwinEngine)
+        if type(engine) is not Engine
         else engine
         for name, engine in pipeline.engines.items()
     }
