@@ -72,6 +72,17 @@ def test_binary_tensors_may_stand_anywhere_in_the_body(client, padding) -> None:
     )
 
 
+def test_words_that_were_heard_before_mean_the_same_and_a_lie_in_them_is_still_one(client) -> None:
+    given = {"name": "x", "datatype": "FP32", "shape": [2, 4], "parameters": {"binary_data_size": 32}}
+    for factor in (1, 2, 3):
+        rows = ROWS * factor
+        body, headers = binary({"inputs": [given]}, rows.tobytes())
+        reply = client.post(INFER, content=body, headers=headers)
+        assert reply.json()["outputs"][0]["data"] == (-2 * rows).ravel().tolist()
+    assert client.post(INFER, content=body[:-1], headers=headers).status_code == 400
+    assert client.post(INFER, content=body + b"x", headers=headers).status_code == 400
+
+
 def test_a_version_can_be_named_and_another_is_not_there(client) -> None:
     assert client.post(f"{MODEL}/versions/1/infer", json={"inputs": [tensor()]}).status_code == 200
     assert client.post(f"{MODEL}/versions/2/infer", json={"inputs": [tensor()]}).status_code == 404

@@ -116,3 +116,31 @@ def test_a_batch_is_filled_up_to_the_rows_a_model_was_built_for() -> None:
     assert feeds["x"].tolist() == [[1, 1], [1, 1], [1, 1], [0, 0]]
     assert feeds["t"].tolist() == [["a"], ["b"], ["c"], [""]]
     assert gather([work], None, inputs, 2)["x"].shape == (3, 2), "rows are never cut off"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=5),
+    st.integers(0, 12),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=200)
+def test_rows_gathered_into_given_memory_are_those_gathered_into_new(sides, padded, has_bucket) -> None:
+    """Whatever the memory held before."""
+    info = TensorInfo("x", np.dtype(np.float32), (None, None))
+    draw = np.random.default_rng(5)
+    works = [Work({"x": draw.random(shape, np.float32)}) for shape in sides]
+    bucket = [4] if has_bucket else None
+
+    def room(shapes):
+        return {"x": np.full(shapes[0], np.nan, np.float32)}
+
+    fresh = gather(works, bucket, [info], padded)
+    placed = gather(works, bucket, [info], padded, room)
+    np.testing.assert_array_equal(placed["x"], fresh["x"])
+
+
+def test_a_type_that_the_runtimes_memory_does_not_hold_is_refused() -> None:
+    info = TensorInfo("x", np.dtype(np.float32), (None, 2))
+    works = [Work({"x": np.ones((1, 2), np.float64)})] * 2
+    with pytest.raises(StageInputError, match="input 'x' is float64, it must be float32"):
+        gather(works, None, [info], 0, lambda shapes: {"x": np.zeros(shapes[0], np.float32)})

@@ -1,13 +1,16 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("onnxruntime", reason="the extra 'onnxruntime' is not installed")
 
 from loadslice.backends import checks
 from loadslice.backends.base import open_backend
+from loadslice.backends.onnxruntime import ROOM_BYTES_MAX
 from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import Engine
+from loadslice.spec.work import StageInputError
 
 
 def test_onnxruntime_keeps_the_contract(tmp_path: Path) -> None:
@@ -58,3 +61,26 @@ def test_graph_optimisation_can_be_turned_down_and_an_unknown_level_is_refused(t
     wrong = Engine(backend="onnxruntime", options={"graph_optimization_level": "most"})
     with pytest.raises(InputError, match="graph_optimization_level: 'most' is none of none, basic, extended, all"):
         open_backend("onnxruntime").load(model, wrong)
+
+
+def test_rows_written_into_the_runtimes_own_memory_are_read_in_place_and_answers_outlive_it(tmp_path: Path) -> None:
+    session = open_backend("onnxruntime").load(checks.write_model(tmp_path / "m.onnx"), Engine(backend="onnxruntime"))
+    rows = [np.random.default_rng(count).random((count, 3, 4), np.float32) for count in (3, 1, 5, 3)]
+    expected = [session.run({"x": one}) for one in rows]
+    answers = []
+    for one in rows:
+        room = session.room(0, (one.shape,))
+        room["x"][...] = one
+        answers.append(session.run(room))
+        assert session.room(0, (one.shape,)) is room, "bound once"
+    for answer, right in zip(answers, expected, strict=True):
+        for name, tensor in right.items():
+            np.testing.assert_allclose(answer[name], tensor, rtol=1e-6)
+
+
+def test_memory_of_shapes_a_model_does_not_take_is_refused_by_name(tmp_path: Path) -> None:
+    session = open_backend("onnxruntime").load(checks.write_model(tmp_path / "m.onnx"), Engine(backend="onnxruntime"))
+    with pytest.raises(StageInputError, match="input 'x' has shape 2x2x4"):
+        session.room(0, ((2, 2, 4),))
+    assert session.room(0, ((0, 3, 4),)) is None
+    assert session.room(0, ((ROOM_BYTES_MAX, 3, 4),)) is None
