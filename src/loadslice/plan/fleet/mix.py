@@ -21,8 +21,14 @@ import numpy as np
 from loadslice.plan.fleet.problem import Float64s, Int64s, Mix, Problem
 from loadslice.spec.errors import MissingExtraError
 
-SECONDS_MAX = 60.0
-"""For one program; 10 types and 24 buckets take a fraction of one."""
+SECONDS_MAX = 15.0
+"""For one program; 10 types and 24 buckets take a fraction of one, many cuts make it slow."""
+_TIME_LIMIT = 1
+"""SciPy's status."""
+
+
+class OutOfTimeError(Exception):
+    """The solver has neither an answer nor a proof that there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,7 @@ def solve(problem: Problem, demands: Demands | None = None, *, seconds: float = 
 
     Raises:
         MissingExtraError: SciPy is not installed.
+        OutOfTimeError: The solver needs longer.
     """
     try:
         from scipy import optimize, sparse  # type: ignore[import-untyped]
@@ -92,6 +99,8 @@ def solve(problem: Problem, demands: Demands | None = None, *, seconds: float = 
         options={"mip_rel_gap": 0.0, "time_limit": seconds},
     )
     if found.x is None:
+        if found.status == _TIME_LIMIT:
+            raise OutOfTimeError
         return None
     return Solution(
         program.mix(found.x), float(found.mip_dual_bound if found.mip_dual_bound is not None else found.fun)

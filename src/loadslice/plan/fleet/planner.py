@@ -22,7 +22,7 @@ from loadslice.plan.fleet.lower import for_energy
 from loadslice.plan.fleet.planned import impossible, lacking, planned
 from loadslice.plan.fleet.problem import Int64s, Problem
 from loadslice.plan.fleet.reference import NAMES, Reference, references, search
-from loadslice.plan.fleet.search import Fleet, Search, Seeker
+from loadslice.plan.fleet.search import SPARE, TIMES_FLUID, Fleet, Search, Seeker
 from loadslice.plan.fleet.setting import POLICIES, Setting
 from loadslice.plan.fleet.tune import is_better, score, tune
 from loadslice.plan.sweep import Judging, Ledger, Runner, Swept, sweep
@@ -36,6 +36,7 @@ SHOWN_MAX = 12
 """Fleets in the table: the reference plans and the front."""
 ASSUMES = (
     "an engine more never breaks a promise that holds without it",
+    f"of no type more than {TIMES_FLUID} times the engines that the load alone needs, and {SPARE}",
     "work is routed by stage, shape and size",
     "a fleet keeps the promise if it does under one of the policies tried",
 )

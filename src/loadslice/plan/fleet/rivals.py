@@ -17,7 +17,7 @@ from loadslice.plan.fleet import mix as mixes
 from loadslice.plan.fleet.problem import Float64s, Int64s, Problem, fixed_per_hour, packed
 from loadslice.plan.fleet.search import Fleet, Seeker
 
-ADDED_MAX = 64
+ADDED_MAX = 12
 """Engines added before giving up."""
 
 

@@ -20,6 +20,13 @@ from loadslice.plan.fleet.problem import Float64s, Int64s, Mix, Problem, fixed_p
 
 CAPS = (0.8, 0.65, 0.5, 0.35, 0.22, 0.12, 0.06)
 """Utilisation that is planned for while looking for a first fleet that holds."""
+TIMES_FLUID = 8
+"""Fleets of more than so many times the engines that the load alone needs are not looked at: what latency such a fleet
+does not reach is in its service times, not in its queues."""
+SPARE = 3
+"""Engines of each type that may always be looked at."""
+SIMULATIONS_MAX = 60
+"""Of one search."""
 COST_STEP = 1e-5
 """Cheaper by less than this share is not cheaper."""
 
@@ -72,7 +79,7 @@ class Seeker:
         judge: Judging,
         clock: Callable[[], float],
         *,
-        simulations_max: int = 200,
+        simulations_max: int = SIMULATIONS_MAX,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Start with nothing known."""
@@ -115,13 +122,45 @@ class Seeker:
         """
         demands, problem = demands or Demands(), problem or self.problem
         found = Search()
-        self._first(problem, demands, found)
-        if found.best is not None:
-            self._shrink(problem, demands, found)
-        self._prove(problem, demands, found)
+        try:
+            relaxed = self._solve(problem, demands, found)
+            if relaxed is None:
+                found.proven, found.bound_per_hour = True, math.inf
+                return found
+            found.bound_per_hour = relaxed.bound_per_hour
+            demands = replace(demands, count_max=self._most(problem, demands))
+            if self._floor(problem, demands, relaxed.mix, found):
+                self._first(problem, demands, found)
+                if found.best is not None:
+                    self._shrink(problem, demands, found)
+                self._prove(problem, demands, found)
+        except mixes.OutOfTimeError:
+            self._tell("the solver ran out of time; the cheapest so far is not proven")
         if found.best is not None:
             found.best = self._settled(problem, found.best)
         return found
+
+    def _most(self, problem: Problem, demands: Demands) -> Int64s:
+        """Engines of each type that are worth a look: by what each would need to carry all it can run alone."""
+        work = np.where(np.isfinite(problem.work_s), problem.work_s, 0.0).sum(axis=1)
+        alone = (work / (problem.slots * problem.seconds[:, None])).max(axis=0)
+        most: Int64s = np.minimum(np.ceil(alone * TIMES_FLUID).astype(np.int64) + SPARE, problem.count_max)
+        return most if demands.count_max is None else np.minimum(most, demands.count_max)
+
+    def _floor(self, problem: Problem, demands: Demands, relaxed: Mix, found: Search) -> bool:
+        """Whether the promise can be kept at all: by the largest fleet that there is money and room for."""
+        assert demands.count_max is not None
+        used = np.any(np.isfinite(problem.work_s), axis=(0, 1))
+        largest = np.where(used, demands.count_max, 0)
+        if not self._affordable(problem, largest):
+            return True
+        verdict, _ = self.verdict(largest, found)
+        if verdict is not None and verdict.holds:
+            return True
+        found.proven, found.bound_per_hour = True, math.inf
+        near = np.minimum(relaxed.counts * 2 + 1, largest) if relaxed.counts.any() else largest
+        self._take(problem, near, found)
+        return False
 
     def _solve(self, problem: Problem, demands: Demands, found: Search) -> mixes.Solution | None:
         """The cheapest mix that stands in whole machines."""
@@ -137,27 +176,22 @@ class Seeker:
 
     def _first(self, problem: Problem, demands: Demands, found: Search) -> None:
         """Some fleet that holds."""
-        relaxed = self._solve(problem, demands, found)
-        if relaxed is None:
-            found.proven, found.bound_per_hour = True, math.inf
-            return
-        found.bound_per_hour = relaxed.bound_per_hour
         for cap in CAPS:
             answer = self._solve(problem, replace(demands, rho=cap, too_small=self._cuts()), found)
             if answer is None:
                 continue
             if self._take(problem, answer.mix.counts, found):
                 return
-        self._double(problem, demands, relaxed.mix.counts, found)
+        self._double(problem, demands, found)
 
-    def _double(self, problem: Problem, demands: Demands, counts: Int64s, found: Search) -> None:
+    def _double(self, problem: Problem, demands: Demands, found: Search) -> None:
         """Caps are of no use where a short burst asks for more than any bucket's mean: more of everything does."""
-        most = problem.count_max if demands.count_max is None else np.minimum(problem.count_max, demands.count_max)
-        for factor in (2, 4, 8, 16):
-            larger = np.minimum(counts * factor, most)
-            if found.simulated >= self._simulations_max or not self._affordable(problem, larger):
+        assert demands.count_max is not None
+        relaxed = self._solve(problem, demands, found)
+        for factor in (2, 4, TIMES_FLUID):
+            if relaxed is None or found.simulated >= self._simulations_max:
                 return
-            if self._take(problem, larger, found):
+            if self._take(problem, np.minimum(relaxed.mix.counts * factor, demands.count_max), found):
                 return
 
     def _affordable(self, problem: Problem, counts: Int64s) -> bool:
