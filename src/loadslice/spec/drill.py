@@ -60,7 +60,7 @@ DRILLS: tuple[Drill, ...] = tuple(
         (8, "poison", "live", "a request that crashes its engine is kept away after a few crashes"),
         (9, "stage-full", "simulated", "with a middle stage full no request hangs"),
         (10, "clients-leave", "live", "all clients leave at once: capacity is back within one sweep"),
-        (11, "stale-metrics", "simulated", "stale, missing or impossible metrics promote no canary"),
+        (11, "stale-metrics", "live", "stale, missing or impossible metrics promote no canary"),
         (12, "bad-canary", "live", "a bad canary is taken back at its first step"),
         (13, "corrupt-version", "live", "a corrupt new version is refused, the old one keeps serving, none failed"),
         (14, "clock-jump", "simulated", "an hour on the clock changes no decision"),
