@@ -101,9 +101,12 @@ def test_a_killed_server_leaves_a_journal_that_says_so(folder, tmp_path) -> None
 def test_an_address_that_others_reach_is_warned_about(tmp_path, host, warned) -> None:
     (tmp_path / "p.yaml").write_text(VARIANT)
     done = subprocess.run(
-        command(tmp_path / "p.yaml", "--http", 0, "--host", host), capture_output=True, text=True, encoding="utf-8"
+        command(tmp_path / "p.yaml", "--http", 0, "--host", host, "--insecure"),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
     )
-    assert (f"--host {host}: whoever reaches this address" in done.stderr) == warned
+    assert (f"--host {host} --insecure: whoever reaches this address" in done.stderr) == warned
 
 
 def test_a_ready_file_that_cannot_be_written_is_refused_before_anything_is_loaded(folder, tmp_path) -> None:
