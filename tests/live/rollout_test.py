@@ -17,6 +17,7 @@ from loadslice.app.cli import run as loadslice
 from loadslice.app.served import Source
 from loadslice.serve.access import Access
 from loadslice.serve.administration import Guard
+from loadslice.serve.rollout_versions import has_canary
 from loadslice.serve.server import Server
 from loadslice.serve.state_file import StateFile
 from loadslice.spec import journal
@@ -153,6 +154,9 @@ def roll_out(path: Path, state: Path, plan: RolloutPlan, *states: str) -> tuple[
             status, _ = await ask(client, "start", {"plan": plan})
             assert status == 200
             answer = await until_state(client, *states)
+            async with asyncio.timeout(60):
+                while has_canary(server.generation.pipeline):  # traffic moves first, capacity goes afterwards
+                    await ask(client, "")
             await server.retired()
             during = traffic.answers.copy()
             await traffic.end()

@@ -1,9 +1,10 @@
 """Where a rollout gets its evidence: looks on as requests and batches end, and asks the canary some of them again.
 
 What is asked again is a request of the stable version that has been answered: its input goes through the canary as
-work of the lowest class, only while nothing waits in a queue and only a few at once, and its answer is compared with
-the one the client got and thrown away. It is an ordinary request to the core and stands in the journal with the source
-``shadow``; its key is one whose share of the split is always the canary's.
+work of the lowest class, only while nothing waits in a queue and only a few at once; what both versions made of it is
+compared and thrown away: what each stage that differs gave, where both ran on the same engine (another one may round
+to another precision), and the answer, where all did. It is an ordinary request to the core and stands in the journal
+with the source ``shadow``; its key is one whose share of the split is always the canary's.
 """
 
 import asyncio
@@ -33,6 +34,13 @@ OURS = frozenset({Reason.STAGE_FAILED, Reason.ENGINE_FAILED, Reason.ENGINE_DOWN}
 """Failures that may be the version's."""
 
 
+Trace = dict[tuple[int, int], dict[str, Tensor]]
+"""Outputs of one request by stage and engine."""
+
+ANSWER = (-1, -1)
+"""Where a trace has the answer, if it is worth comparing."""
+
+
 class RolloutWatch:
     """An observer that gathers evidence; everything runs on the loop's thread.
 
@@ -52,6 +60,8 @@ class RolloutWatch:
         """Tags of requests inside of which a batch has failed: a repeated attempt may hide it from the client."""
         self.shadows: set[Request] = set()
         """Inside now; they are nobody's requests."""
+        self.traces: dict[Request, Trace] = {}
+        """What stages that differ gave, of requests that are, or will be, asked again."""
         self.answered: Callable[[Request], None] = _ignore
         """Told of each request of the stable version that has been answered."""
 
@@ -60,6 +70,11 @@ class RolloutWatch:
         self._observer.batch_ended(batch)
         if not self._differs[batch.stage]:
             return
+        if self.traces and not batch.failed:
+            for request, result in zip(batch.requests, batch.results, strict=False):
+                trace = self.traces.get(request)
+                if trace is not None and isinstance(result, Work):
+                    trace[batch.stage, batch.engine] = result.tensors
         if batch.failed:
             self._tripped.update(request.tag for request in batch.requests)
         elif self._plan.latency is not None:
@@ -123,6 +138,7 @@ class ShadowingShell(Shell):
                 self._credit -= 1.0
                 assert request.work is not None
                 self._inputs[request] = Work(dict(request.work.tensors), request.work.context)
+                self._watch.traces[request] = {}
                 done = request.done
                 request.done = lambda ended: self._forget(ended, done)
         super().submit(request)
@@ -130,6 +146,7 @@ class ShadowingShell(Shell):
     def _forget(self, request: Request, done: Callable[[Request], object]) -> None:
         """A request that was to be asked again has ended otherwise."""
         self._inputs.pop(request, None)
+        self._watch.traces.pop(request, None)
         done(request)
 
     def _is_quiet(self) -> bool:
@@ -141,7 +158,9 @@ class ShadowingShell(Shell):
         work = self._inputs.pop(request, None)
         if work is None or request.work is None or not self._is_quiet() or self.draining:
             return
-        kept = request.work.tensors
+        kept = self._watch.traces.pop(request, {})
+        kept[ANSWER] = request.work.tensors
+        route = [passage.engine for passage in request.passages]
         now_ns = self._clock.now_ns()
         shadow = Request(
             work=work,
@@ -154,16 +173,18 @@ class ShadowingShell(Shell):
             id=request.id,
             input=request.input,
             received_ns=now_ns,
-            done=lambda ended: self._came_back(ended, kept),
+            done=lambda ended: self._came_back(ended, kept, route),
             key=SHADOW_KEY,
             tokens=request.tokens,
         )
         self._watch.shadows.add(shadow)
+        self._watch.traces[shadow] = {}
         self._busy += 1
         super().submit(shadow)
 
-    def _came_back(self, shadow: Request, kept: dict[str, Tensor]) -> None:
+    def _came_back(self, shadow: Request, kept: Trace, route: list[int]) -> None:
         self._watch.shadows.discard(shadow)
+        trace = self._watch.traces.pop(shadow, {})
         self._record_shadow(shadow)
         rule = self._rule
         assert rule is not None
@@ -171,9 +192,14 @@ class ShadowingShell(Shell):
             # The stable version could answer it.
             self._watch.evidence.compared(float("inf"), rule.tolerance, rule.different_max)
         elif shadow.outcome is Outcome.COMPLETED and shadow.version == c.CANARY and shadow.work is not None:
-            comparing = asyncio.get_running_loop().run_in_executor(None, distance, shadow.work.tensors, kept)
-            comparing.add_done_callback(self._compared)
-            return
+            trace[ANSWER] = shadow.work.tensors
+            if [passage.engine for passage in shadow.passages] != route:
+                del trace[ANSWER]
+            pairs = [(trace[place], kept[place]) for place in trace if place in kept]
+            if pairs:
+                comparing = asyncio.get_running_loop().run_in_executor(None, _farthest, pairs)
+                comparing.add_done_callback(self._compared)
+                return
         self._busy -= 1
 
     def _compared(self, comparing: "asyncio.Future[float]") -> None:
@@ -182,6 +208,10 @@ class ShadowingShell(Shell):
         assert rule is not None
         if not comparing.cancelled():
             self._watch.evidence.compared(comparing.result(), rule.tolerance, rule.different_max)
+
+
+def _farthest(pairs: list[tuple[dict[str, Tensor], dict[str, Tensor]]]) -> float:
+    return max(distance(given, kept) for given, kept in pairs)
 
 
 def _ignore(_request: Request) -> None:

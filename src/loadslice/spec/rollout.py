@@ -51,8 +51,9 @@ class OutputRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Of the stable version's requests that are asked again, at most."""
     inflight_max: int = 2
     """Asked again at once, at most; and none while anything waits in a queue."""
-    tolerance: float = 0.01
-    """Relative L2 distance from which an answer is different: 40 dB."""
+    tolerance: float = 1e-4
+    """Relative L2 distance from which an answer is different; as it is, for versions of the same precision. Give one of
+    another precision what it may be off: 0.01 is 40 dB."""
     different_max: float = 0.02
     """Share of answers that may be different."""
     pairs_min: int = 100
