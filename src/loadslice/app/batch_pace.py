@@ -1,12 +1,16 @@
 """How fast offline work is offered: as many requests at once as the server takes without refusing any.
 
 Additive increase, multiplicative decrease (as TCP does it, RFC 5681): each completed window raises the number of open
-requests by one, a refusal halves it, once for all requests that were open when it came. After a refusal nothing is sent
-before the server's hint has passed; refusals with no completed request between them double the wait, so that a server
-that is busy with others for hours is asked twice a minute.
+requests by one, a refusal halves it, once for all requests that were open when it came. Where it was refused is
+remembered: up to one below that it grows at the same pace, beyond only after many windows (as CUBIC holds its plateau,
+RFC 9438), for each refusal costs the server's hint. After a refusal nothing is sent before that hint has passed;
+refusals with no completed request between them double the wait, so that a server that is busy with others for hours is
+asked twice a minute.
 """
 
 FIRST_WINDOW = 2.0
+PROBE_WINDOWS = 200
+"""Windows that must complete next to the last refusal before one more request is tried."""
 WAIT_S_MAX = 30.0
 WAIT_S_DEFAULT = 1.0
 """Where the server gives no hint, or nobody answers."""
@@ -25,6 +29,8 @@ class Pace:
         self._ceiling = float(ceiling)
         self._window = min(FIRST_WINDOW, self._ceiling)
         self._not_before_s = 0.0
+        self._refused_at = float("inf")
+        """Requests that were open when one was refused last."""
         self._halved = 0
         """Answers still to come of requests that were open at the last refusal; they do not count again."""
 
@@ -45,7 +51,10 @@ class Pace:
         """A request was served."""
         self.refusals = 0
         self._halved = max(0, self._halved - 1)
-        self._window = min(self._ceiling, self._window + 1 / self._window)
+        step = 1 / self._window
+        if self._window + step > self._refused_at - 1:
+            step /= PROBE_WINDOWS
+        self._window = min(self._ceiling, self._window + step)
 
     def refused(self, open_requests: int, now_s: float, hint_s: float | None) -> None:
         """The server refused one, or was not there.
@@ -59,6 +68,7 @@ class Pace:
             self._halved -= 1
         else:
             self.refusals += 1
+            self._refused_at = open_requests + 1.0
             self._window = max(1.0, self._window / 2)
             self._halved = open_requests
         doubled_s = (hint_s or WAIT_S_DEFAULT) * 2.0 ** min(self.refusals - 1, 16)

@@ -22,6 +22,24 @@ def test_a_refusal_halves_it_and_nothing_is_sent_before_the_hint() -> None:
     assert pace.may_send(0, 12.5)
 
 
+def test_after_a_refusal_it_comes_back_to_one_below_and_stays_there_a_long_time() -> None:
+    pace = Pace(16)
+    while pace.window < 8:
+        pace.completed()
+    pace.refused(7, 10.0, 0.1)
+    for _ in range(7):
+        pace.completed()
+    completed = 0
+    while pace.window < 7:
+        pace.completed()
+        completed += 1
+    assert completed < 40
+    while pace.window < 8:
+        pace.completed()
+        completed += 1
+    assert completed > 100 * 7
+
+
 def test_refusals_of_requests_that_were_open_already_count_once() -> None:
     pace = Pace(8)
     for _ in range(100):
