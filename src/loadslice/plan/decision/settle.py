@@ -17,6 +17,8 @@ from loadslice.spec.plan import PathStep, PlannedFleet
 SAME_COST_SHARE = 0.05
 """Totals this near are one: prices are quoted, hours estimated. Then the simpler fleet goes first."""
 
+REFERENCES = ("cpu-only", "gpu-only", "npu-only", "hybrid")
+
 Winner = Literal["agree", "simulation", "method", "neither"]
 
 Cost = Callable[[PlannedFleet], float | None]
@@ -104,12 +106,19 @@ def _ruled_out(fleet: PlannedFleet, kept: Sequence[PlannedFleet], decision: Deci
 
 
 def _simplest_of_cheapest(eligible: Sequence[PlannedFleet], cost: Cost) -> PlannedFleet:
-    """The cheapest; among those that cost the same within the error of prices, the simplest."""
+    """The cheapest; among those that cost the same within the error of prices, the simplest.
+
+    Of equally simple ones a reference plan goes first: its policy numbers were searched, those of its neighbours in the
+    table were not.
+    """
     cheapest = cost(eligible[0])
     if cheapest is None:
         return eligible[0]
     near = [fleet for fleet in eligible if (cost(fleet) or float("inf")) <= cheapest * (1 + SAME_COST_SHARE)]
-    return min(near or eligible[:1], key=lambda fleet: (len(kinds(fleet)), *_order(fleet, cost)))
+    return min(
+        near or eligible[:1],
+        key=lambda fleet: (len(kinds(fleet)), fleet.name not in REFERENCES, *_order(fleet, cost)),
+    )
 
 
 def _cheaper(name: str, best: PlannedFleet, kept: Sequence[PlannedFleet], cost: Cost) -> bool:

@@ -78,6 +78,13 @@ def test_a_saving_inside_the_error_of_prices_goes_to_the_simpler_fleet() -> None
     assert settle(decided(), FACTS, [priced("hybrid", 94.0, ["gpu", "cpu"]), single]).recommended == "hybrid"
 
 
+def test_of_equally_simple_fleets_at_one_cost_the_reference_plan_goes_first() -> None:
+    fleets = [priced("3 x gpu", 97.0, ["gpu"]), priced("gpu-only", 100.0, ["gpu"])]
+    assert settle(decided(), FACTS, fleets).recommended == "gpu-only"
+    fleets[0] = priced("3 x gpu", 90.0, ["gpu"])
+    assert settle(decided(), FACTS, fleets).recommended == "3 x gpu"
+
+
 def test_one_machine_that_is_enough_is_stay_on_one_machine_and_too_small_for_a_hybrid() -> None:
     facts = Facts(budget=TEAM, rate_per_s=Fact(30.0, "measured", "measured"))
     made = settle(decided(), facts, [priced("gpu-only", 100.0, ["gpu"], boxes=1)])
