@@ -115,7 +115,7 @@ def _shape(name: str, tensors: list[Tensor], bucket: Sequence[int] | None, padde
     rows = 0
     is_even = True
     for tensor in tensors:
-        if tensor.ndim != first.ndim or tensor.dtype != dtype:
+        if tensor.ndim != first.ndim or (tensor.dtype is not dtype and tensor.dtype != dtype):
             raise StageInputError(
                 f"input '{name}': {tensor.dtype} of rank {tensor.ndim} cannot be stacked "
                 f"on {first.dtype} of rank {first.ndim}."

@@ -16,6 +16,9 @@ from loadslice.spec.outcome import Reason
 from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.twin import dilation, label, twins
 
+KINDS_MAX = 256
+"""Lines remembered; when there are more, all are forgotten."""
+
 
 class Place(Protocol):
     """The connection a reply goes to."""
@@ -46,6 +49,7 @@ class Answer:
         emulated = set(twins(pipeline))
         self._is_emulated = [name in emulated for name in pipeline.engines]
         self._has_emulated = bool(emulated)
+        self._kinds: dict[tuple[int | None, bytes], bytes] = {}
         self._basis = b"x-loadslice-basis: %b\r\n" % label(dilation(pipeline)).encode("latin-1") if emulated else b""
 
     def refusal(self, request: Request) -> Reply:
@@ -76,22 +80,31 @@ class Answer:
         if request.version is not None:
             more += b"x-loadslice-version: %b\r\n" % VERSIONS[request.version].encode()
         json_bytes = len(head)
-        if tensors:
-            kind = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n" % json_bytes
-        else:
-            kind = b"Content-Type: application/json\r\n"
-        start = b"%b%b%b%b%bx-loadslice-engine: %b\r\nx-loadslice-timing: %b\r\nContent-Length: %d\r\n\r\n%b" % (
+        start = b"%b%b%b%b%bx-loadslice-timing: %b\r\nContent-Length: %d\r\n\r\n%b" % (
             OK,
             place.date,
             place.connection_line(close=place.is_last),
-            kind,
+            self._kind(json_bytes if tensors else None, engines),
             more,
-            engines,
             timing,
             json_bytes + tensor_bytes,
             head,
         )
         return (start, *tensors), len(start) + tensor_bytes
+
+    def _kind(self, json_bytes: int | None, engines: bytes) -> bytes:
+        """What kind of body it is, and who made it; ``None``: it is all JSON."""
+        kind = self._kinds.get((json_bytes, engines))
+        if kind is None:
+            if json_bytes is None:
+                text = b"Content-Type: application/json\r\n"
+            else:
+                length = b"Inference-Header-Content-Length: %d\r\n" % json_bytes
+                text = b"Content-Type: application/octet-stream\r\n" + length
+            if len(self._kinds) >= KINDS_MAX:
+                self._kinds.clear()
+            kind = self._kinds[json_bytes, engines] = b"%bx-loadslice-engine: %b\r\n" % (text, engines)
+        return kind
 
     def _timing(self, passage: Passage) -> bytes:
         """One stage as ``name;queue=1.234;copy=0.056;compute=7.890``, milliseconds."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from loadslice.serve.datatypes import BYTES, little_endian, name_of
+from loadslice.serve.datatypes import BYTES, NUMPY, little_endian, name_of
 from loadslice.serve.oip import Wanted
 from loadslice.serve.refusals import RefusalError
 from loadslice.spec.work import StageError, Tensor
@@ -133,6 +133,10 @@ def encode(model: str, request_id: str | None, tensors: Mapping[str, Tensor], wa
     return Reply(b"".join((head, *parts)), len(head)) if parts else Reply(head, None)
 
 
+_NUMBERS = frozenset(dtype for dtype in NUMPY.values() if dtype.kind != "O")
+"""Types that go out as they are."""
+
+
 def check_outputs(tensors: Mapping[str, Tensor]) -> None:
     """Refuse outputs that have no form on the wire, while the request can still be said to have failed.
 
@@ -140,6 +144,8 @@ def check_outputs(tensors: Mapping[str, Tensor]) -> None:
         StageError: A type the protocol does not have, or text that no encoding takes; names the output.
     """
     for name, tensor in tensors.items():
+        if tensor.dtype in _NUMBERS:
+            continue
         datatype = name_of(tensor.dtype)
         if datatype is None:
             raise StageError(f"output '{name}' is of type {tensor.dtype}, which the protocol does not have.")
