@@ -93,3 +93,8 @@ def test_a_wrong_key_deep_inside_is_named_with_every_name_above_it(tmp_path: Pat
     with pytest.raises(InputError) as caught:
         files.decode_yaml(path, Fleet)
     assert str(caught.value).startswith(f"{path}: {place}")
+
+
+def test_a_key_that_yaml_takes_for_a_truth_value_stays_a_word(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("{on: 1, yes: 2}")
+    assert files.decode_yaml(tmp_path / "a.yaml", dict[str, int]) == {"on": 1, "yes": 2}

@@ -7,6 +7,7 @@ import msgspec
 
 from loadslice.app.output import Finite, check_folder, emit, json_option, keep, out_option, seed_option
 from loadslice.app.slice_files import write_slices
+from loadslice.app.slice_pipeline import write_pipeline
 from loadslice.app.slice_plan import make_plan
 from loadslice.app.slice_problem import HOST_LINK, describe_machine, open_model
 from loadslice.app.slice_share import near_enough, share_operators, shared_way, write_shared
@@ -78,7 +79,8 @@ def command(
     MODEL is an .onnx file, or package:NAME/PATH for one inside an installed package. Times come from --times where it
     has the device, otherwise from its roofline, and say which. Compared are each device alone, the rule the runtimes
     use, the fastest device per operator, and the optimum. --out keeps the slices as models, checked against the whole,
-    and slices.json; with --share also shared.onnx. A stitched output that differs is exit code 3.
+    slices.json, and pipeline.yaml, which `loadslice serve` runs; with --share also shared.onnx. A stitched output that
+    differs is exit code 3.
 
     Example: loadslice slice det.onnx --devices cpu0=local,gpu0=nvidia-t4 --shape x=1x3x640x640 --out out/slices
     """
@@ -87,7 +89,8 @@ def command(
     opened = open_model(resolve_model(model, Path.cwd()), parse_shapes(shapes), weights=weights)
     measured = None if times is None else load_op_times(times)
     notes: list[str] = []
-    machine = describe_machine(opened, _devices(listed), measured, _links(links), _unsupported(unsupported), notes)
+    named = _devices(listed)
+    machine = describe_machine(opened, named, measured, _links(links), _unsupported(unsupported), notes)
     plan, parts = make_plan(
         opened, machine, objective, seconds=seconds, gap=gap / 100, notes=list(dict.fromkeys(notes))
     )
@@ -97,6 +100,7 @@ def command(
         plan = msgspec.structs.replace(plan, splits=splits, assignments=rows)
     if out is not None:
         plan = write_slices(opened, plan, parts, out, seed)
+        plan = write_pipeline(opened, machine, plan, named, out, seed)
     if out is not None and plan.splits:
         plan = write_shared(opened, plan, out, seed)
     files = {"model": opened.path} | ({"times": times} if times is not None else {})
