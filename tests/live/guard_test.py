@@ -120,6 +120,21 @@ def test_the_tokens_tenant_class_and_rate_count_and_not_the_headers(pipeline, fo
     asyncio.run(run())
 
 
+def test_what_a_token_has_used_today_outlives_a_restart(pipeline, folder, serving, infer, tmp_path) -> None:
+    text, kept = make("acme", scopes=["infer"], per_day=3)
+    write_tokens(tmp_path / "tokens.yaml", tokens(kept))
+
+    async def run() -> list[int]:
+        statuses = []
+        for _ in range(2):
+            guard = Guard(Access(tokens(kept)), tokens_file=tmp_path / "tokens.yaml")
+            async with serving(pipeline("tiny"), folder, guard=guard, state=tmp_path / "s.sqlite") as (_, client):
+                statuses += [(await infer(client, "tiny", bearer(text)))[0] for _ in range(2)]
+        return statuses
+
+    assert asyncio.run(run()) == [200, 200, 200, 429]
+
+
 def test_administration_on_a_port_of_its_own_is_not_on_the_other(pipeline, folder, serving) -> None:
     guard = Guard(Access(None, admin_secret=SECRET), admin_port=0)
 
