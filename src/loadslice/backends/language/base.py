@@ -48,6 +48,10 @@ class LanguageSession(Protocol):
     layout: KvLayout
     vocabulary: int
 
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that nobody holds."""
+
     def step(self, rows: Sequence[StepRow]) -> Float32s:
         """Compute a step.
 

@@ -60,11 +60,12 @@ def measured_costs(session: LanguageSession, layout: Layout, context: int, *, me
         times_ms.append(float(np.median(taken_ms)))
 
     for tokens in PROMPTS:
-        if tokens < context:
+        if tokens < context and -(-tokens // session.layout.block) <= session.free_blocks:
             add(tokens, 0, tokens * tokens / 2, [_prompt(session, tokens, session.vocabulary) for _ in range(REPEATS)])
     for before in CONTEXTS:
         for rows in DECODING:
-            if before + REPEATS + 2 < context:
+            needed = rows * -(-(before + REPEATS + 1) // session.layout.block)
+            if before + REPEATS + 2 < context and needed <= session.free_blocks:
                 add(0, rows, rows * (before + 1), _decode(session, rows, before))
     matrix, taken = np.array(features), np.array(times_ms)
     # Relative errors count, else long prompts alone decide; and no cost is below nothing.
@@ -116,9 +117,11 @@ def _decode(session: LanguageSession, rows: int, before: int) -> list[float]:
 
 
 def _hand_over_us(session: LanguageSession, layout: Layout) -> tuple[float, float]:
-    tokens = 8 * session.layout.block
+    tokens = 4 * session.layout.block
+    if session.free_blocks < 8:
+        return 0.0, 0.0
     session.step([StepRow(FIRST_SEQUENCE, [1] * tokens, samples=False)])
-    buffer = np.zeros(8 * layout.raw_bytes_per_block, np.uint8)
+    buffer = np.zeros(4 * layout.raw_bytes_per_block, np.uint8)
     export_us, import_us = [], []
     for _ in range(REPEATS):
         began = time.perf_counter()

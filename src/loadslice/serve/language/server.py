@@ -1,0 +1,356 @@
+"""One live language server: opens the port, starts the engines, serves, starts lost engines anew, drains."""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+from loadslice.backends.language import messages as m
+from loadslice.backends.language.gguf import converted
+from loadslice.backends.language.host import LanguageProcess, SharedSlots
+from loadslice.backends.language.words import Words
+from loadslice.backends.language.worker import HEADER_BYTES
+from loadslice.policy.tokens import desk
+from loadslice.policy.tokens.layout import State, Tables
+from loadslice.policy.tokens.tables import fresh, lower
+from loadslice.serve.access import Access
+from loadslice.serve.clock import Clock
+from loadslice.serve.connection import HttpServer
+from loadslice.serve.language.front import LanguageFront, LanguageService
+from loadslice.serve.language.metrics import Keep, LanguageMetrics
+from loadslice.serve.language.shell import LanguageShell
+from loadslice.serve.limits import Limits
+from loadslice.serve.listener import Listener, close_listener, open_listener
+from loadslice.spec.errors import InputError
+from loadslice.spec.language import Language, LanguageEngine, StepCost
+
+log = logging.getLogger(__name__)
+
+LOAD_TIMEOUT_S = 300.0
+RESTART_S, RESTART_S_MAX = 0.5, 30.0
+"""Wait before an engine is started again, doubled each time it fails within a minute."""
+LATE_NS = 5_000_000_000
+"""A step that takes longer than this and twenty times what was expected: the engine hangs."""
+WATCH_S = 0.5
+DRAIN_S = 20.0
+LAST_CALL_S = 0.2
+CLOSE_S = 2.0
+RAW_BYTES_UNKNOWN = 48 * 1024
+"""Per token, for slots that are made before engines have said what their KV takes."""
+
+
+class LanguageServer:
+    """One language model on one port.
+
+    Args:
+        language: Checked.
+        model: Resolved path.
+        host: Address to listen on.
+        port: 0: any free one.
+        costs: Step costs by engine that are known already; the others are measured when engines start.
+        limits: What clients may ask.
+        access: Who may ask.
+        keep: Takes events of the desk for a journal.
+    """
+
+    def __init__(
+        self,
+        language: Language,
+        model: Path,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        costs: Mapping[str, StepCost] | None = None,
+        limits: Limits | None = None,
+        access: Access | None = None,
+        keep: Keep | None = None,
+        cached_blocks: int = 0,
+    ) -> None:
+        self.language = language
+        self.ready: dict[str, m.Ready] = {}
+        """What engines said when they had loaded, by name."""
+        self._model = model
+        self._host, self._port = host, port
+        self._costs = dict(costs or {})
+        self._limits = limits or Limits()
+        self._clock = Clock()
+        self._front = LanguageFront(language, self._limits, self._clock, access)
+        self._keep = keep
+        self._names = list(language.engines)
+        self._slots = SharedSlots(*self._slot_sizes())
+        self._processes = [
+            LanguageProcess(
+                name,
+                self._load(engine, cached_blocks),
+                self._slots,
+                lambda message, index=index: self._hear(index, message),  # type: ignore[misc]
+                lambda how, index=index: self._lost(index, how),  # type: ignore[misc]
+            )
+            for index, (name, engine) in enumerate(language.engines.items())
+        ]
+        self._loaded: list[asyncio.Future[m.Ready]] = []
+        self._is_up = [False] * len(self._names)
+        self._restarts: set[asyncio.Task[None]] = set()
+        self._wait_s = [RESTART_S] * len(self._names)
+        self._started_s = [0.0] * len(self._names)
+        self._shell: LanguageShell | None = None
+        self._metrics: LanguageMetrics | None = None
+        self._http: HttpServer | None = None
+        self._listener: Listener | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self._is_stopping = False
+
+    def _slot_sizes(self) -> tuple[int, int]:
+        # Twice as many as the links have: one whose lease ran out may still be written when the next is begun.
+        slots = 2 * sum(link.slots for link in self.language.links)
+        prompts = [engine.prompt_max or self.language.context for engine in self.language.engines.values()]
+        tokens = max(prompts) + self.language.block
+        return slots, tokens * RAW_BYTES_UNKNOWN + HEADER_BYTES
+
+    def _load(self, engine: LanguageEngine, cached_blocks: int) -> m.Load:
+        return m.Load(
+            model=str(self._model),
+            backend=engine.backend,
+            device=engine.device or "CPU",
+            threads=engine.threads,
+            kv_blocks=engine.kv_tokens // self.language.block,
+            cached_blocks=cached_blocks,
+            options=engine.options,
+            slots=self._slots.slots,
+            context=self.language.context,
+            measure=True,
+        )
+
+    @property
+    def url(self) -> str:
+        """Where clients reach it."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    @property
+    def pids(self) -> dict[str, int | None]:
+        """Processes of the engines."""
+        return {name: process.pid for name, process in zip(self._names, self._processes, strict=True)}
+
+    @property
+    def costs(self) -> dict[str, StepCost]:
+        """What engines' steps cost, as served with."""
+        return self._costs
+
+    @property
+    def tables(self) -> Tables:
+        """Of the token desk."""
+        assert self._shell is not None
+        return self._shell.tables
+
+    @property
+    def state(self) -> State:
+        """Of the token desk; read only."""
+        assert self._shell is not None
+        return self._shell.state
+
+    async def start(self) -> None:
+        """Open the port, start and measure the engines; when this returns, the server is ready.
+
+        Raises:
+            InputError: The port is taken, or the model does not load on an engine.
+        """
+        self._http = HttpServer(self._front, self._limits)
+        self._listener = await open_listener(self._http, self._host, self._port)
+        self._port = self._listener.sockets[0].getsockname()[1]
+        try:
+            folder = await asyncio.to_thread(converted, self._model)
+            words = await asyncio.to_thread(Words, folder)
+            await self._start_engines()
+            layouts = [self.ready[name].layout for name in self._names]
+            self._check_layouts(layouts)
+            tables = lower(self.language, self._costs)
+            state = fresh(tables, self.language.max_sequences)
+            await asyncio.to_thread(warm_desk, tables)
+        except BaseException:
+            await self._close()
+            raise
+        self._metrics = LanguageMetrics(state, self._names, self._keep)
+        for index, process in enumerate(self._processes):
+            self._metrics.started(index, process.starts)
+        self._shell = LanguageShell(tables, state, self._processes, layouts, self._slots, self._clock, self._metrics)
+        self._front.service = LanguageService(self._shell, words, self._metrics, self._is_ready)
+        self._watch = asyncio.get_running_loop().create_task(self._look_after())
+
+    async def stop(self) -> None:
+        """Admit nothing more, let what is inside end, cut off the rest, close everything."""
+        self._is_stopping = True
+        if self._shell is not None:
+            self._shell.drain()
+            waits = [asyncio.ensure_future(self._shell.idle()), asyncio.ensure_future(self._hurry.wait())]
+            await asyncio.wait(waits, timeout=DRAIN_S, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+            cut = self._shell.cancel_all()
+            if cut:
+                log.warning("%d requests were still inside and were cancelled", cut)
+        await self._close()
+
+    def hurry(self) -> None:
+        """Have `stop` wait for nothing."""
+        self._hurry.set()
+
+    # -- engines
+
+    async def _start_engines(self) -> None:
+        """One after the other: each measures itself on a machine that the others leave alone.
+
+        Raises:
+            InputError: One does not load.
+        """
+        loop = asyncio.get_running_loop()
+        self._loaded = [loop.create_future() for _ in self._names]
+        for index, name in enumerate(self._names):
+            self._start(index)
+            try:
+                async with asyncio.timeout(LOAD_TIMEOUT_S):
+                    ready = await self._loaded[index]
+            except TimeoutError:
+                raise InputError(f"engine '{name}': did not load within {LOAD_TIMEOUT_S:.0f} s.") from None
+            self.ready[name] = ready
+            given = self.language.engines[name].cost
+            self._costs.setdefault(name, given or _cost(ready))
+            self._is_up[index] = True
+
+    def _start(self, index: int) -> None:
+        self._started_s[index] = asyncio.get_running_loop().time()
+        self._processes[index].start()
+        if self._metrics is not None:
+            self._metrics.started(index, self._processes[index].starts)
+
+    def _check_layouts(self, layouts: list[m.Layout]) -> None:
+        """Refuse links between engines whose KV does not mean the same.
+
+        Raises:
+            InputError: Names the link and what differs.
+        """
+        by_name = dict(zip(self._names, layouts, strict=True))
+        for link in self.language.links:
+            one, other = by_name[link.from_], by_name[link.to]
+            for key in ("model_sha256", "layers", "kv_heads", "head_dim", "dtype"):
+                mine, theirs = getattr(one, key), getattr(other, key)
+                if mine != theirs:
+                    raise InputError(
+                        f"links: from '{link.from_}' to '{link.to}': their {key} differ, {mine!s:.20} and "
+                        f"{theirs!s:.20}; KV of one means nothing to the other."
+                    )
+            if one.raw != other.raw and not (one.has_neutral and other.has_neutral):
+                raise InputError(
+                    f"links: from '{link.from_}' to '{link.to}': quantised KV moves only between engines of one "
+                    "runtime and precision. Give both `options: {kv_precision: f32}`."
+                )
+
+    def _hear(self, index: int, message: m.FromEngine) -> None:
+        waiting = self._loaded[index]
+        if isinstance(message, m.Ready):
+            if not waiting.done():
+                waiting.set_result(message)
+            elif self._shell is not None:
+                self._is_up[index] = True
+                self._shell.engine_up(index)
+                log.warning("engine '%s' is back", self._names[index])
+        elif isinstance(message, m.Failed):
+            if not waiting.done():
+                waiting.set_exception(InputError(f"engine '{self._names[index]}': {message.reason}"))
+            else:
+                log.error("engine '%s': %s", self._names[index], message.reason)
+        elif self._shell is not None:
+            self._shell.hear(index, message)
+
+    def _lost(self, index: int, how: str) -> None:
+        """An engine's process has ended by itself."""
+        waiting = self._loaded[index]
+        if not waiting.done():
+            waiting.set_exception(InputError(f"engine '{self._names[index]}': its process ended ({how})."))
+            return
+        self._is_up[index] = False
+        if self._shell is None or self._is_stopping:
+            return
+        log.error("engine '%s' is lost: %s", self._names[index], how)
+        self._shell.engine_down(index)
+        task = asyncio.get_running_loop().create_task(self._restart(index))
+        self._restarts.add(task)
+        task.add_done_callback(self._restarts.discard)
+
+    async def _restart(self, index: int) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._started_s[index] > 60:
+            self._wait_s[index] = RESTART_S
+        wait_s = self._wait_s[index] * (1 + random.random() / 4)  # noqa: S311 - spreads restarts, decides nothing
+        self._wait_s[index] = min(RESTART_S_MAX, 2 * self._wait_s[index])
+        await asyncio.wait((loop.create_future(),), timeout=wait_s)
+        if not self._is_stopping:
+            self._start(index)
+
+    async def _look_after(self) -> None:
+        """End engines that hang: everything else follows from their end."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.wait((loop.create_future(),), timeout=WATCH_S)
+            assert self._shell is not None
+            for index, process in enumerate(self._processes):
+                if self._is_up[index] and self._shell.is_late(index, LATE_NS):
+                    log.error("engine '%s' hangs and is ended", self._names[index])
+                    process.kill()
+
+    def _is_ready(self) -> bool:
+        """Whether somebody can decode, and somebody can compute prompts for it."""
+        roles = self.language.engines
+        up = [name for name, is_up in zip(self._names, self._is_up, strict=True) if is_up]
+        decoding = [name for name in up if "decode" in roles[name].roles]
+        fed = {link.to for link in self.language.links if link.from_ in up}
+        return any("prefill" in roles[name].roles or name in fed for name in decoding)
+
+    async def _close(self) -> None:
+        self._is_stopping = True
+        if self._watch is not None:
+            self._watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watch
+        for task in self._restarts:
+            task.cancel()
+        if self._http is not None:
+            if self._listener is not None:
+                await close_listener(self._listener, self._http, LAST_CALL_S)
+            await self._http.shutdown(CLOSE_S)
+        if self._shell is not None:
+            self._shell.close()
+        for process in self._processes:
+            process.close()
+        self._slots.close()
+
+
+def _cost(ready: m.Ready) -> StepCost:
+    return StepCost(
+        step_ms=ready.step_ms,
+        token_us=ready.token_us,
+        row_us=ready.row_us,
+        attend_ns=ready.attend_ns,
+        relative_sd=ready.relative_sd,
+    )
+
+
+def warm_desk(tables: Tables) -> None:
+    """Compile every decision (or load it from the cache) on a scratch state."""
+    import numpy as np
+
+    state = fresh(tables, 1)
+    none = np.zeros(tables.engines.shape[0], np.int64)
+    ends = np.zeros(state.rows.shape[1], np.int64)
+    desk.on_step_done(0, tables, state, -1, 0, ends)
+    desk.on_handover(0, tables, state, -1, 0, desk.BROKEN)
+    desk.on_cancel(0, tables, state, -1, 0)
+    desk.on_engine_down(0, tables, state, -1)
+    desk.on_engine_up(0, tables, state, -1)
+    desk.on_timer(0, tables, state)
+    desk.next_timer_ns(state)
+    desk.on_arrival(0, tables, state, 0, 1, 1, 1, 0, 0, none)
+    desk.on_drain(0, tables, state)
