@@ -66,7 +66,8 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     ``None``: they all fit."""
     isolation: Isolation = "auto"
     """Where its batches run: on the event loop's own thread (inline), on threads of the server, or in a process of its
-    own, which a crash, a hang or a leak does not leave. auto: a process for accelerators, threads otherwise."""
+    own, which a crash, a hang or a leak does not leave. auto: a process for accelerators; inline for a model that was
+    measured to be done with a full batch before a thread would have begun; threads otherwise."""
     memory_limit_mb: float | None = None
     """What a process of its own may allocate in all, MB of 10**6 bytes; a batch that would take more fails. ``None``:
     what the machine has."""
