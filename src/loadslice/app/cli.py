@@ -23,6 +23,7 @@ COMMANDS = {
     "plan": "Which fleet keeps the promise, and which is cheapest?",
     "simulate": "How would this fleet have served the recorded traffic?",
     "check": "Does a journal keep the policy's promises?",
+    "story": "What happened to one request?",
     "serve": "Run a pipeline.",
     "rollout": "Move traffic to a new version by steps, and back.",
     "model": "Keep versions of models, switch between them, go back.",
