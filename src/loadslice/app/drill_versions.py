@@ -112,7 +112,7 @@ def _named_anew(folder: Path, field: Field) -> None:
 
 def _plan(**more: Any) -> dict[str, Any]:
     """A rollout in seconds: only what the drill is about is looked at."""
-    return {"dwell_s": [0.5], "requests_min": 20, "look_s": 0.2, "latency": None, "outputs": None, **more}
+    return {"dwell_s": [0.5], "requests_min": 5, "look_s": 0.2, "latency": None, "outputs": None, **more}
 
 
 def stale_metrics(field: Field) -> DrillResult:

@@ -84,6 +84,7 @@ def _describe(seen: Seen, opened: Opened, bench: Bench) -> None:
     models = [stage for stage in pipeline.stages if stage.python is None]
     seen.devices = list(dict.fromkeys(name for stage in models for name in stage.engine_names))
     seen.emulated = bool(twins(pipeline))
+    seen.balances = any(len(stage.engine_names) > 1 and stage.prefer in ("fastest", "cheapest") for stage in models)
     powers = [engine.active_w for engine in pipeline.engines.values() if engine.active_w is not None]
     seen.power_w = seen.power_w if seen.power_w is not None else (sum(powers) if powers else None)
     prices = [engine.cost_per_hour for engine in pipeline.engines.values() if engine.cost_per_hour is not None]

@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadslice.evaluate.wire import Letter
+from loadslice.evaluate.infer import DATATYPES
+from loadslice.evaluate.wire import Heard, Letter
 from loadslice.spec.evaluation_report import Alike
 
 Values = npt.NDArray[np.float64] | list[str]
@@ -22,6 +23,8 @@ Values = npt.NDArray[np.float64] | list[str]
 ROUNDING = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 3e-2, "int8": 3e-2, "int4": 6e-2}
 """Relative error up to which two runs of one scheme may differ by the order of rounding alone. A sum of a thousand
 products in fp32 differs by some 1e-6, in bf16 (8 bits) by some 1e-2; one quantum of int8 over a range is 4e-3."""
+_NUMPY = {datatype: name for name, datatype in DATATYPES.items()}
+
 SLOPE_MAX = 0.005
 """A wrong scale moves the slope; rounding leaves it at 1."""
 OUTLIER_RATIO = 8.0
@@ -47,13 +50,22 @@ class Difference:
     text_differs: bool
 
 
-def outputs(body: bytes) -> dict[str, Values] | None:
+def outputs_of(heard: Heard) -> dict[str, Values] | None:
+    """Outputs of what a server answered."""
+    return outputs(heard.body, heard.head_bytes)
+
+
+def outputs(body: bytes, head_bytes: int | None = None) -> dict[str, Values] | None:
     """Outputs of an answer by name: numbers as one flat array, text as a list; ``None``: it is no such answer.
 
     An Open Inference Protocol answer's null stands for NaN or infinity, which JSON does not have.
+
+    Args:
+        body: All of it.
+        head_bytes: Of JSON before binary tensors; ``None``: all of it is JSON.
     """
     try:
-        document: Any = msgspec.json.decode(body)
+        document: Any = msgspec.json.decode(body if head_bytes is None else body[:head_bytes])
     except msgspec.DecodeError:
         return None
     if not isinstance(document, dict):
@@ -61,10 +73,24 @@ def outputs(body: bytes) -> dict[str, Values] | None:
     if not isinstance(document.get("outputs"), list):
         return _plain(document)
     found: dict[str, Values] = {}
+    place = head_bytes or 0
     for output in document["outputs"]:
-        if isinstance(output, dict) and isinstance(output.get("data"), list):
+        if not isinstance(output, dict):
+            continue
+        size = (output.get("parameters") or {}).get("binary_data_size")
+        if isinstance(output.get("data"), list):
             found[str(output.get("name"))] = _values(output["data"])
+        elif isinstance(size, int):
+            found[str(output.get("name"))] = _binary(body[place : place + size], str(output.get("datatype")))
+            place += size
     return found
+
+
+def _binary(raw: bytes, datatype: str) -> Values:
+    """A tensor of the binary extension; of a type that has no numbers, its bytes as text."""
+    if datatype not in _NUMPY or len(raw) % np.dtype(_NUMPY[datatype]).itemsize:
+        return [raw.hex()]
+    return np.frombuffer(raw, _NUMPY[datatype]).astype(np.float64)
 
 
 def _plain(document: dict[str, Any]) -> dict[str, Values]:

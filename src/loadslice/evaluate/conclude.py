@@ -184,6 +184,11 @@ def _limits_of(seen: Seen) -> list[str]:
             f"{seen.name}: a soak of {seen.soak.for_s:.0f} s cannot show a drift of latency below "
             f"{100 * half / seen.soak.latency_ms:.0f} % per hour."
         )
+    if seen.soak is not None and (seen.soak.others_share or 0.0) > soak.OTHERS_MAX:
+        limits.append(
+            f"{seen.name}: other programs used {seen.soak.others_share:.0%} of the processors during the soak; "
+            "latencies, the ramp and what was predicted for it contain that."
+        )
     if seen.ramp is not None and seen.ramp.unpredicted is not None:
         limits.append(f"{seen.name}: the knee was not predicted, {seen.ramp.unpredicted}.")
     if abs(seen.clock_jump_s) > CLOCK_JUMP_S:

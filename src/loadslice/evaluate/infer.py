@@ -16,12 +16,13 @@ DATATYPES = {
 """NumPy's names and the protocol's."""
 
 
-def encode(name: str, tensors: Mapping[str, Tensor]) -> tuple[bytes, dict[str, str]]:
+def encode(name: str, tensors: Mapping[str, Tensor], *, binary_outputs: bool = False) -> tuple[bytes, dict[str, str]]:
     """The body and the headers of one infer request.
 
     Args:
         name: The sample's name, for errors.
         tensors: By input name.
+        binary_outputs: Ask for all outputs in binary too.
 
     Raises:
         InputError: A tensor of a type the protocol cannot carry in binary.
@@ -35,6 +36,7 @@ def encode(name: str, tensors: Mapping[str, Tensor]) -> tuple[bytes, dict[str, s
         parameters = {"binary_data_size": len(raw)}
         inputs.append({"name": key, "shape": list(tensor.shape), "datatype": datatype, "parameters": parameters})
         parts.append(raw)
-    head = msgspec.json.encode({"inputs": inputs})
+    wanted = {"parameters": {"binary_data_output": True}} if binary_outputs else {}
+    head = msgspec.json.encode({"inputs": inputs, **wanted})
     headers = {"content-type": "application/octet-stream", "inference-header-content-length": str(len(head))}
     return head + b"".join(parts), headers

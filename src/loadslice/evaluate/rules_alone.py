@@ -55,7 +55,8 @@ def degraded_operators(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
     """Lone requests that were not served as the placement says: a degraded reply, or an engine behind the first."""
     if seen.correctness is None:
         return None
-    elsewhere = {path for path in seen.correctness.paths if path} if len(seen.correctness.paths) > 1 else set()
+    paths = {path for path in seen.correctness.paths if path}
+    elsewhere = paths if len(paths) > 1 and not seen.balances else set()
     if not seen.correctness.degraded and not elsewhere:
         return None
     return rule(

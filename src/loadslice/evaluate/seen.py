@@ -37,6 +37,8 @@ class Seen:
     fixed: dict[str, str | None] = field(default_factory=dict)
     devices: list[str] = field(default_factory=list)
     """Engines that run models; empty: unknown."""
+    balances: bool = False
+    """Several engines share a stage by design, so that lone requests may go to any of them."""
     correctness: Correctness | None = None
     loaded: dict[str, Any] | None = None
     """Answers under load against lone ones, `layers.correctness.under_load`."""

@@ -51,6 +51,8 @@ class Heard:
     first_ms: float | None = None
     whole_ms: float | None = None
     body: bytes = b""
+    head_bytes: int | None = None
+    """Of JSON before binary tensors; ``None``: all of it is JSON."""
     engines: tuple[str, ...] = ()
     stages: tuple[StageTime, ...] = ()
     basis: str | None = None
@@ -149,6 +151,8 @@ class Line:
         heard.engines = tuple(
             name.strip() for name in (told.get("x-loadslice-engine") or "").split(",") if name.strip()
         )
+        length = told.get("inference-header-content-length") or ""
+        heard.head_bytes = int(length) if length.isdigit() else None
         heard.stages = stage_times(told.get("x-loadslice-timing") or "")
         heard.basis = told.get("x-loadslice-basis")
         heard.degraded = told.get("x-loadslice-degraded") is not None

@@ -79,7 +79,7 @@ class Desk:
         with self.subject.line() as line:
             for letter in self.subject.letters:
                 heard = line.post(letter)
-                outputs = answers.outputs(heard.body) if heard.completed else None
+                outputs = answers.outputs_of(heard) if heard.completed else None
                 if outputs:
                     self.known[letter.input] = outputs
 
@@ -89,7 +89,7 @@ class Desk:
         for heard in heards:
             key = (heard.input, heard.body)
             if heard.completed and heard.input in self.known and key not in seen:
-                difference = answers.compare(self.known[heard.input], answers.outputs(heard.body) or {})
+                difference = answers.compare(self.known[heard.input], answers.outputs_of(heard) or {})
                 seen[key] = answers.alike([difference], "bf16") == "clearly"
         return sum(seen.get((heard.input, heard.body), False) for heard in heards if heard.completed)
 

@@ -78,7 +78,7 @@ def measure(subject: Subject) -> Abnormal:
         before = [line.post(good) for _ in range(3)]
         known = [heard for heard in before if heard.completed]
         usual_ms = float(np.median([heard.whole_ms for heard in known])) if known else 0.0
-        expected = answers.outputs(known[0].body) if known else None
+        expected = answers.outputs_of(known[0]) if known else None
         for case in cases(subject):
             heard = _raw(subject, case) if case.raw else line.post(case.letter)
             after = line.post(good)
@@ -94,7 +94,7 @@ def measure(subject: Subject) -> Abnormal:
 def _tried(
     case: Case, heard: Heard, after: Heard, usual_ms: float, expected: dict[str, answers.Values] | None
 ) -> Tried:
-    outputs = answers.outputs(heard.body) if heard.completed else None
+    outputs = answers.outputs_of(heard) if heard.completed else None
     not_finite = any(
         isinstance(values, np.ndarray) and not np.isfinite(values).all() for values in (outputs or {}).values()
     )
@@ -102,7 +102,7 @@ def _tried(
     if recovered and (after.whole_ms or 0.0) > RECOVERY_RATIO * usual_ms + 500:
         recovered, why = False, f"it took {after.whole_ms:.0f} ms where {usual_ms:.0f} are usual"
     if recovered and expected is not None:
-        difference = answers.compare(expected, answers.outputs(after.body) or {})
+        difference = answers.compare(expected, answers.outputs_of(after) or {})
         if answers.alike([difference], None) == "clearly":
             recovered, why = False, "its answer was another one"
     return Tried(

@@ -67,7 +67,7 @@ def _take(found: Correctness, heard: Heard, *, first: bool) -> None:
     found.degraded += heard.degraded
     path = ", ".join(heard.engines)
     found.paths[path] = found.paths.get(path, 0) + 1
-    outputs = answers.outputs(heard.body)
+    outputs = answers.outputs_of(heard)
     if not outputs:
         found.unreadable += 1
         return
@@ -102,7 +102,7 @@ def under_load(found: Correctness, heards: Sequence[Heard], scheme: str | None) 
             continue
         key = (heard.input, heard.body)
         if key not in known:
-            outputs = answers.outputs(heard.body) or {}
+            outputs = answers.outputs_of(heard) or {}
             difference = answers.compare(found.outputs[heard.input], outputs)
             known[key] = answers.alike([difference], scheme) == "clearly"
         path = paths.setdefault(", ".join(heard.engines), {"answers": 0, "differing": 0})

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import psutil
 
 from loadslice.evaluate.closed_loop import drive
 from loadslice.evaluate.layers.subject import Subject
@@ -25,6 +26,10 @@ STARVED_S = 2.0
 STARVED_RATIO = 40.0
 """A wait this many times the median, and longer than `STARVED_S`, is starvation."""
 WARM_SHARE = 0.15
+CHANGE_MIN = 0.1
+"""Of the level, over the whole soak: less is no decay that a soak of this length can show."""
+OTHERS_MAX = 0.1
+"""Other programs that use more of the processors than this make latencies drift too; then no decay is told."""
 
 
 @dataclass(slots=True)
@@ -46,6 +51,8 @@ class Soak:
     left_inside: float | None = None
     """Requests the server still holds when all are answered."""
     failed: int = 0
+    others_share: float | None = None
+    """Of all processors' time that other programs used meanwhile; ``None``: not known of a server elsewhere."""
     decays: bool | None = None
     grows: bool | None = None
 
@@ -63,7 +70,7 @@ def measure(subject: Subject, wanted: Wanted, *, clients: int) -> Soak:
             memory.append((time.perf_counter(), float(subject.memory_bytes())))
 
     sampler = threading.Thread(target=sample, name="memory")
-    began = time.perf_counter()
+    began, used_s = time.perf_counter(), _busy_s(subject)
     sampler.start()
     try:
         found.heards = drive(subject.line, letters, clients, for_s=wanted.for_s)
@@ -71,10 +78,21 @@ def measure(subject: Subject, wanted: Wanted, *, clients: int) -> Soak:
         stop.set()
         sampler.join()
     found.for_s = time.perf_counter() - began
+    if used_s is not None and (now_s := _busy_s(subject)) is not None:
+        found.others_share = max(0.0, now_s - used_s) / (found.for_s * (psutil.cpu_count() or 1))
     _judge(found, memory, wanted)
     with subject.line() as line:
         found.left_inside = gauge(line.get("/metrics").body, "loadslice_requests_inside")
     return found
+
+
+def _busy_s(subject: Subject) -> float | None:
+    """Processor time of all programs but the server and ourselves."""
+    if subject.cpu_s is None or not subject.alive():
+        return None
+    times = psutil.cpu_times()
+    busy_s = sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0)
+    return float(busy_s) - subject.cpu_s() - time.process_time()
 
 
 def _lowered(letter: Letter) -> Letter:
@@ -89,7 +107,11 @@ def _judge(found: Soak, memory: list[tuple[float, float]], wanted: Wanted) -> No
     if times_ms.size:
         found.latency_ms = float(np.median(times_ms))
         found.latency = _per_hour(robust(np.array([heard.done_s for heard in done]), times_ms))
-        found.decays = surely_above(found.latency, wanted.drift_pct_per_hour / 100 * found.latency_ms)
+        # Beside a slope that is surely there, a change that anybody would notice in the time that was watched.
+        least = max(wanted.drift_pct_per_hour / 100, CHANGE_MIN * 3600 / max(found.for_s, 1e-9)) * found.latency_ms
+        found.decays = surely_above(found.latency, least)
+        if found.decays and (found.others_share or 0.0) > OTHERS_MAX:
+            found.decays = None  # it may be theirs
     kept = memory[int(WARM_SHARE * len(memory)) :]
     if kept:
         values = np.array([value for _, value in kept])
@@ -141,6 +163,7 @@ def figures(found: Soak) -> dict[str, Any]:
         "failed": found.failed,
         "latency_ms_p50": found.latency_ms,
         **_slope("latency", "ms_per_hour", found.latency, found.latency_ms),
+        "others_share": found.others_share,
         "decays": found.decays,
         "memory_bytes_p50": found.memory_bytes,
         **_slope("memory", "bytes_per_hour", found.memory, found.memory_bytes),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from loadslice.evaluate.accuracy import Scorer
+from loadslice.evaluate.infer import encode as encode_tensors
 from loadslice.evaluate.payloads import Inputs, encode
 from loadslice.evaluate.wire import Letter, Line
 from loadslice.spec.latency import LatencyTable
@@ -48,9 +49,13 @@ class Subject:
 
 
 def letters_of(inputs: Inputs, names: Sequence[str] | None = None) -> list[Letter]:
-    """A letter per input; answers with tensors are asked for as JSON, which keeps every digit."""
+    """A letter per input; answers to tensors are asked for in binary, as who sends tensors does."""
     found = []
     for name in names or list(inputs.samples):
-        body, headers = encode(inputs.samples[name])
+        sample = inputs.samples[name]
+        body, headers = encode(sample)
+        if sample.tensors is not None:
+            body, binary = encode_tensors(name, sample.tensors, binary_outputs=True)
+            headers = {**headers, **binary}
         found.append(Letter(name, body, headers))
     return found
