@@ -76,6 +76,10 @@ def test_a_command_line_in_the_text_parses(place: str, line: str) -> None:
     command.make_context(line, arguments)
 
 
+GROUPS = ("trace", "toolchain", "model", "rollout", "token", "env")
+"""Commands of commands, which text may name by themselves."""
+
+
 def test_commands_named_in_running_text_and_their_options_exist() -> None:
     wrong = []
     for path in TEXTS:
@@ -86,7 +90,7 @@ def test_commands_named_in_running_text_and_their_options_exist() -> None:
             if words[1] not in COMMANDS:
                 wrong.append(f"{path.name}: {code}")
                 continue
-            if words[1:] in (["trace"], ["toolchain"]):  # a group by its name
+            if words[1:] in ([group] for group in GROUPS):
                 continue
             command, arguments = resolve(words[1:])
             known = {name for parameter in command.params for name in parameter.opts}

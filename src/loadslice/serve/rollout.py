@@ -8,77 +8,32 @@ when the server starts, and a rollout of another pipeline than the one that serv
 
 import asyncio
 import logging
-import sqlite3
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from loadslice.policy import columns as c
 from loadslice.serve.generation import Generation, Serving
-from loadslice.serve.rollout_analysis import Evidence, Finding, Value, findings, judge
+from loadslice.serve.rollout_analysis import Finding, Value, findings, judge
+from loadslice.serve.rollout_record import Record, Versions, read, write
 from loadslice.serve.rollout_versions import at_step, fingerprint, has_canary, promoted, without_canary
 from loadslice.serve.rollout_watch import RolloutWatch, ShadowingShell
 from loadslice.serve.shell import Observer, Shell
 from loadslice.serve.state_file import StateFile
 from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import Pipeline
-from loadslice.spec.rollout import Decision, RolloutPlan, RolloutState
+from loadslice.spec.rollout import RolloutPlan, RolloutState
 
 log = logging.getLogger(__name__)
 
-RECORD = "rollout"
 SAVE_S = 5.0
 """How often evidence is written down between events."""
 IDLE_S_MAX = 60.0
 """How long the canary's requests inside may take to end before its capacity goes anyway."""
-
-
-class Versions(Protocol):
-    """A repository, as far as a rollout needs one."""
-
-    def beside(self, version: str) -> Serving:
-        """The current version with another one as its canary.
-
-        Raises:
-            InputError: That one is not what was added, or differs in more than models.
-        """
-
-    def adopt(self, version: str) -> None:
-        """Make a version the current one."""
-
-    def revert(self) -> None:
-        """Make the version current that was before.
-
-        Raises:
-            InputError: There is none.
-        """
-
-
-class Record(msgspec.Struct, kw_only=True):
-    """What is remembered of a rollout."""
-
-    state: RolloutState = "none"
-    step: int = 0
-    """As in the core: 0 no traffic, 1 the first."""
-    since: str | None = None
-    """When that step, or the end, began."""
-    dwelt_s: float = 0.0
-    """Served at this step, by a clock that nobody sets."""
-    candidate: str | None = None
-    """Version of the repository; ``None``: the canaries of the pipeline file."""
-    about: str = ""
-    """`fingerprint` of what is stable."""
-    plan: RolloutPlan = RolloutPlan()
-    evidence: Evidence = msgspec.field(default_factory=Evidence)
-    why: str = ""
-    """Why it ended."""
-    last: dict[str, Finding] = {}
-    """What the signals said when it ended."""
-    decision: Decision = "inconclusive"
 
 
 class Rollout:
@@ -113,16 +68,9 @@ class Rollout:
         self._timer: asyncio.TimerHandle | None = None
         self._acting: asyncio.Task[None] | None = None
         self._looked_s = self._saved_s = monotonic_s()
-        self.record = Record()
         self.stable: Serving | None = None
         """What the file, or the repository, says is to be served, and is."""
-        raw = file.read(RECORD)
-        if raw is not None:
-            try:
-                self.record = msgspec.json.decode(raw, type=Record)
-            except msgspec.MsgspecError as error:
-                raise InputError(f"--state: the rollout in it cannot be read, {error}. Remove it.") from error
-            self.record.evidence.values = {}  # of a clock that has ended; they are posted again
+        self.record = read(file)
 
     def first(self, stable: Serving) -> Serving:
         """What to start with; a candidate that cannot be served any more ends its rollout, and the stable one serves.
@@ -154,25 +102,21 @@ class Rollout:
         if record.candidate is not None:
             return stable
         pipeline = promoted(stable.pipeline) if record.state == "promoted" else without_canary(stable.pipeline)
-        return _with(stable, pipeline)
+        return replace(stable, pipeline=pipeline)
 
     def _about(self, stable: Serving) -> str:
         return fingerprint(stable.pipeline, stable.version)
 
     def _paired(self, stable: Serving, candidate: str | None, step: int) -> Serving:
         if candidate is None:
-            return _with(stable, at_step(stable.pipeline, step))
+            return replace(stable, pipeline=at_step(stable.pipeline, step))
         assert self._versions is not None
         paired = self._versions.beside(candidate)
-        return _with(paired, at_step(paired.pipeline, step))
-
-    def is_about(self, pipeline: Pipeline) -> bool:
-        """Whether a pipeline is served under this rollout's eyes."""
-        return self.record.state == "running" and has_canary(pipeline)
+        return replace(paired, pipeline=at_step(paired.pipeline, step))
 
     def observed(self, pipeline: Pipeline, observer: Observer) -> Observer:
         """Who looks on while a pipeline serves."""
-        if not self.is_about(pipeline):
+        if self.record.state != "running" or not has_canary(pipeline):
             return observer
         return RolloutWatch(pipeline, self.record.plan, self.record.evidence, observer)
 
@@ -261,7 +205,7 @@ class Rollout:
             "since": record.since,
             "candidate": record.candidate,
             "dwelt_s": record.dwelt_s,
-            "dwell_s": self._dwell_s() if running else None,
+            "dwell_s": self.record.dwell_s if running else None,
             "analysis": {name: msgspec.to_builtins(one) for name, one in found.items()},
             "decision": finding.decision if record.state != "none" else "inconclusive",
             "why": finding.why if record.state != "none" else "no rollout has been started",
@@ -306,7 +250,7 @@ class Rollout:
             if self.record.state != "promoted" or self.stable is None:
                 raise InputError("no rollout runs and none was promoted; there is nothing to go back from.")
             if self.record.candidate is None:
-                await self._replace(_with(self.stable, without_canary(self.stable.pipeline)))
+                await self._replace(replace(self.stable, pipeline=without_canary(self.stable.pipeline)))
                 self._end("rolled_back", "rolled back by order")
                 return
             assert self._versions is not None
@@ -346,7 +290,7 @@ class Rollout:
 
     def _judge(self) -> Finding:
         record = self.record
-        return judge(record.plan, record.evidence, record.dwelt_s, self._dwell_s(), self._monotonic_s())
+        return judge(record.plan, record.evidence, record.dwelt_s, record.dwell_s, self._monotonic_s())
 
     def _must_run(self) -> None:
         if self.record.state != "running":
@@ -360,10 +304,6 @@ class Rollout:
             return 1.0
         steps = self._steps()
         return steps[self.record.step - 1] if self.record.state == "running" and self.record.step else 0.0
-
-    def _dwell_s(self) -> float:
-        dwell_s = self.record.plan.dwell_s
-        return dwell_s[min(max(self.record.step, 1), len(dwell_s)) - 1]
 
     async def _advance(self, how: str) -> None:
         """One step up; where no baseline would be left beside the canary, that is the new version alone."""
@@ -385,7 +325,7 @@ class Rollout:
         record, stable = self.record, self.stable
         assert stable is not None
         if record.candidate is None:
-            await self._replace(_with(stable, promoted(stable.pipeline)))
+            await self._replace(replace(stable, pipeline=promoted(stable.pipeline)))
             self._end("promoted", how)
             return
         assert self._versions is not None
@@ -413,7 +353,7 @@ class Rollout:
         stable = self.stable
         assert stable is not None
         try:
-            await self._replace(_with(stable, without_canary(stable.pipeline)))
+            await self._replace(replace(stable, pipeline=without_canary(stable.pipeline)))
         except InputError as error:
             # Both versions stay loaded; the canary gets nothing.
             log.error("the canary's capacity could not be freed: %s", error)
@@ -433,23 +373,13 @@ class Rollout:
             log.error("%s", error)
 
     def _save(self, event: str = "", detail: str = "") -> None:
-        """Write everything down; an event before anything follows from it.
+        """Write everything down.
 
         Raises:
             InputError: An event could not be written.
         """
         self._saved_s = self._monotonic_s()
-        # Windows of times that are not full yet are not worth their size.
-        evidence = msgspec.structs.replace(self.record.evidence, windows={})
-        raw = msgspec.json.encode(msgspec.structs.replace(self.record, evidence=evidence))
-        written = self._file.write(RECORD, raw, self._now(), event, detail)
-        if not event:
-            written.add_done_callback(_complain)
-            return
-        try:
-            written.result()
-        except (sqlite3.Error, OSError) as error:
-            raise InputError(f"--state: cannot be written, {error}.") from error
+        write(self._file, self.record, self._now(), event, detail)
 
     def _now(self) -> str:
         return datetime.fromtimestamp(self._wall_s(), UTC).isoformat(timespec="seconds")
@@ -467,12 +397,3 @@ class Rollout:
             await self.look()
         except InputError as error:
             log.error("the rollout stands still: %s", error)
-
-
-def _complain(written: "Future[None]") -> None:
-    if (error := written.exception()) is not None:
-        log.error("the state file cannot be written: %s", error)
-
-
-def _with(serving: Serving, pipeline: Pipeline) -> Serving:
-    return Serving(pipeline, serving.folder, serving.latency, serving.version, serving.probation)

@@ -14,6 +14,7 @@ from loadslice.serve.access import Access
 from loadslice.serve.administration import Administration, Guard
 from loadslice.serve.clock import Clock
 from loadslice.serve.connection import HttpServer
+from loadslice.serve.drift import DriftSampler
 from loadslice.serve.engines import SWITCH_INTERVAL_S
 from loadslice.serve.faults import Switches
 from loadslice.serve.front import Front
@@ -21,7 +22,8 @@ from loadslice.serve.generation import CUT_OFF_S, Generation, Probation, Serving
 from loadslice.serve.limits import Limits
 from loadslice.serve.listener import Listener, open_listener
 from loadslice.serve.logs import Witness
-from loadslice.serve.rollout import Rollout, Versions
+from loadslice.serve.rollout import Rollout
+from loadslice.serve.rollout_record import Versions
 from loadslice.serve.state_file import StateFile
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import LatencyTable
@@ -116,6 +118,9 @@ class Server:
         if self._guard.admin_port is not None:
             self._admin_front = Front(pipeline.pipeline, self._limits, self._clock, self._guard.access)
             self._admin_front.routes = {}
+        for witness in witnesses:
+            if isinstance(witness, DriftSampler):
+                witness.administer(self._administration.admin)
         self._administration.route(self._admin_front)
         self._stable = Serving(pipeline, folder, latency, version, probation)
         self._generation = self._next(1, self._stable if self._rollout is None else self._rollout.first(self._stable))

@@ -1,0 +1,109 @@
+"""What is remembered of a rollout, and what it needs of a repository."""
+
+import logging
+import sqlite3
+from concurrent.futures import Future
+from typing import Protocol
+
+import msgspec
+
+from loadslice.serve.generation import Serving
+from loadslice.serve.rollout_analysis import Evidence, Finding
+from loadslice.serve.state_file import StateFile
+from loadslice.spec.errors import InputError
+from loadslice.spec.rollout import Decision, RolloutPlan, RolloutState
+
+log = logging.getLogger(__name__)
+
+NAME = "rollout"
+
+
+class Versions(Protocol):
+    """A repository, as far as a rollout needs one."""
+
+    def beside(self, version: str) -> Serving:
+        """The current version with another one as its canary.
+
+        Raises:
+            InputError: That one is not what was added, or differs in more than models.
+        """
+
+    def adopt(self, version: str) -> None:
+        """Make a version the current one."""
+
+    def revert(self) -> None:
+        """Make the version current that was before.
+
+        Raises:
+            InputError: There is none.
+        """
+
+
+class Record(msgspec.Struct, kw_only=True):
+    """What is remembered of a rollout."""
+
+    state: RolloutState = "none"
+    step: int = 0
+    """As in the core: 0 no traffic, 1 the first."""
+    since: str | None = None
+    """When that step, or the end, began."""
+    dwelt_s: float = 0.0
+    """Served at this step, by a clock that nobody sets."""
+    candidate: str | None = None
+    """Version of the repository; ``None``: the canaries of the pipeline file."""
+    about: str = ""
+    """`fingerprint` of what is stable."""
+    plan: RolloutPlan = RolloutPlan()
+    evidence: Evidence = msgspec.field(default_factory=Evidence)
+    why: str = ""
+    """Why it ended."""
+    last: dict[str, Finding] = {}
+    """What the signals said when it ended."""
+    decision: Decision = "inconclusive"
+
+    @property
+    def dwell_s(self) -> float:
+        """How long this step has to last."""
+        numbers = self.plan.dwell_s
+        return numbers[min(max(self.step, 1), len(numbers)) - 1]
+
+
+def read(file: StateFile) -> Record:
+    """What is remembered; nothing of a file that is not there. Blocks.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    raw = file.read(NAME)
+    if raw is None:
+        return Record()
+    try:
+        record = msgspec.json.decode(raw, type=Record)
+    except msgspec.MsgspecError as error:
+        raise InputError(f"--state: the rollout in it cannot be read, {error}. Remove it.") from error
+    record.evidence.values = {}  # of a clock that has ended; they are posted again
+    return record
+
+
+def write(file: StateFile, record: Record, at: str, event: str = "", detail: str = "") -> None:
+    """Write a record down; an event before anything follows from it, which blocks.
+
+    Raises:
+        InputError: An event could not be written.
+    """
+    # Windows of times that are not full yet are not worth their size.
+    evidence = msgspec.structs.replace(record.evidence, windows={})
+    raw = msgspec.json.encode(msgspec.structs.replace(record, evidence=evidence))
+    written = file.write(NAME, raw, at, event, detail)
+    if not event:
+        written.add_done_callback(_complain)
+        return
+    try:
+        written.result()
+    except (sqlite3.Error, OSError) as error:
+        raise InputError(f"--state: cannot be written, {error}.") from error
+
+
+def _complain(written: "Future[None]") -> None:
+    if (error := written.exception()) is not None:
+        log.error("the state file cannot be written: %s", error)
