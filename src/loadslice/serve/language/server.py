@@ -83,7 +83,7 @@ class LanguageServer:
         self._processes = [
             LanguageProcess(
                 name,
-                self._load(engine, cached_blocks),
+                self._load(name, engine, cached_blocks),
                 self._slots,
                 lambda message, index=index: self._hear(index, message),  # type: ignore[misc]
                 lambda how, index=index: self._lost(index, how),  # type: ignore[misc]
@@ -110,7 +110,7 @@ class LanguageServer:
         tokens = max(prompts) + self.language.block
         return slots, tokens * RAW_BYTES_UNKNOWN + HEADER_BYTES
 
-    def _load(self, engine: LanguageEngine, cached_blocks: int) -> m.Load:
+    def _load(self, name: str, engine: LanguageEngine, cached_blocks: int) -> m.Load:
         return m.Load(
             model=str(self._model),
             backend=engine.backend,
@@ -121,7 +121,7 @@ class LanguageServer:
             options=engine.options,
             slots=self._slots.slots,
             context=self.language.context,
-            measure=True,
+            measure=engine.cost is None and self._costs.get(name) is None,
         )
 
     @property
