@@ -202,12 +202,13 @@ class _UniqueKeys(yaml.CSafeLoader):
         for key, _ in node.value:
             if key.tag == "tag:yaml.org,2002:bool":
                 key.tag = "tag:yaml.org,2002:str"  # `on:` is a word here; YAML 1.1 takes it for true
+            if not isinstance(key.value, str):
+                continue  # a list or a mapping as a key, which no type of ours takes
             if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key '{key.value}' stands twice (line {key.start_mark.line + 1})"
                 )
-            if isinstance(key.value, str):
-                seen.add(key.value)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 

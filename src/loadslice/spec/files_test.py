@@ -45,6 +45,14 @@ def test_a_yaml_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
         files.decode_yaml(path, dict)
 
 
+@pytest.mark.parametrize("text", ["? [a]\n: 1\n", "{? {a: 1} : 2}", "[{[a, b]: 1, [a, b]: 2}]"])
+def test_a_yaml_key_that_is_no_text_is_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "key.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError):
+        files.decode_yaml(path, dict)
+
+
 def test_numpy_scalars_have_a_json_form() -> None:
     assert files.encode_json({"x": np.float64(0.5), "n": np.int64(3)}) == b'{\n  "x": 0.5,\n  "n": 3\n}\n'
 
