@@ -4,13 +4,14 @@ Rules of this file are those of the pipeline file: an unknown key is refused wit
 with the names that exist, and what is not implemented is not a key.
 """
 
+import re
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import decode_yaml
+from loadslice.spec.files import YAML_BYTES_MAX, decode_yaml
 from loadslice.spec.pipeline import ClassName
 
 Role = Literal["prefill", "decode"]
@@ -118,6 +119,20 @@ class Language(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """A hand-over that takes longer has failed: the prompt is computed where its KV was to go."""
     attempts: int = 3
     """Hand-overs that may fail and engines that may be lost under one request before it fails."""
+
+
+_MARK = re.compile(rb"^language\s*:", re.MULTILINE)
+
+
+def is_language_file(path: Path) -> bool:
+    """Whether a file is a language file rather than a pipeline; both are given to the same commands.
+
+    False for what cannot be read: whoever reads it as a pipeline says why.
+    """
+    try:
+        return path.is_file() and _MARK.search(path.read_bytes()[:YAML_BYTES_MAX]) is not None
+    except OSError:
+        return False
 
 
 def load_language(path: Path) -> Language:

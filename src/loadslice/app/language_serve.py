@@ -1,0 +1,98 @@
+"""`loadslice serve` on a language file."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from loadslice.app.output import emit, say
+from loadslice.serve.access import Access
+from loadslice.serve.language.server import LanguageServer
+from loadslice.serve.limits import MEBIBYTE, Limits
+from loadslice.serve.loop import new_loop
+from loadslice.spec import access
+from loadslice.spec.files import resolve_model, write_bytes
+from loadslice.spec.language import load_language
+
+INTERRUPTED = 130
+
+
+def serve_language(
+    path: Path,
+    *,
+    host: str,
+    port: int,
+    tokens: Path | None,
+    max_body_mb: int,
+    ready_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Serve a language model until SIGTERM or SIGINT.
+
+    Raises:
+        InputError: The file, the model or an engine cannot be used, or the port is taken.
+    """
+    language = load_language(path)
+    server = LanguageServer(
+        language,
+        resolve_model(language.model, path.parent),
+        host=host,
+        port=port,
+        limits=Limits(body_bytes_max=max_body_mb * MEBIBYTE),
+        access=None if tokens is None else Access(access.load(tokens)),
+    )
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_serve(server, ready_file, as_json=as_json))
+
+
+async def _serve(server: LanguageServer, ready_file: Path | None, *, as_json: bool) -> None:
+    asked_to_stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    signals = 0
+
+    def ask_to_stop() -> None:
+        nonlocal signals
+        signals += 1
+        asked_to_stop.set()
+        if signals > 1:
+            server.hurry()
+        if signals > 2:
+            os._exit(INTERRUPTED)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ask_to_stop)
+    say(f"loading language model {server.language.language}, and measuring its engines one after the other")
+    starting = asyncio.ensure_future(server.start())
+    stopping = asyncio.ensure_future(asked_to_stop.wait())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await starting
+        return
+    await starting
+    for name, cost in server.costs.items():
+        say(
+            f"engine {name}: a step takes {cost.step_ms:.1f} ms, {cost.token_us / 1e3:.2f} ms a prompt token, "
+            f"{cost.row_us / 1e3:.2f} ms a sequence (measured now, spread {cost.relative_sd:.0%})"
+        )
+    if ready_file is not None:
+        write_bytes(ready_file, server.url.encode())
+    engines = list(server.language.engines)
+    emit(
+        {"url": server.url, "language": server.language.language, "engines": engines, "pids": server.pids},
+        as_json=as_json,
+        text=lambda: [f"ready {server.url}/v1 (model {server.language.language}, engines {', '.join(engines)})"],
+    )
+    sys.stdout.flush()
+    await stopping
+    if ready_file is not None:
+        await asyncio.to_thread(ready_file.unlink, missing_ok=True)
+    say("stopping: finishing what is inside")
+    await server.stop()
+    if signals > 1:
+        raise click.exceptions.Exit(INTERRUPTED)
