@@ -14,7 +14,7 @@ from loadslice.spec.plan import Plan, PlannedFleet
 HERE = Path(__file__).resolve().parent
 
 plan = load_function("turn:plan", HERE)
-kinds = load_function("turn:kinds", HERE)
+recommended = load_function("turn:recommended", HERE)
 Turn = load_function("turn:Turn", HERE)
 draw = load_function("build_traffic:draw", HERE)
 Traffic = load_function("build_traffic:Traffic", HERE)
@@ -101,9 +101,9 @@ def test_one_model_and_a_few_dozen_requests_are_one_gpu_server_and_no_hybrid() -
 @pytest.mark.parametrize("case", CASES)
 def test_it_turns_over_past_the_assumption_it_names_and_not_before(case: str) -> None:
     stated = decode_yaml(HERE / case / "turn.yaml", Turn)
-    assert kinds(planned(case)) == stated.before
+    assert recommended(HERE / case) == stated.before
     past = stated.at * (1.12 if stated.at > 1 else 1 / 1.12)
-    assert kinds(plan(HERE / case, stated.assumption, past)) == stated.after
+    assert recommended(HERE / case, stated.assumption, past) == stated.after
 
 
 def test_traffic_is_drawn_alike_every_time_and_follows_the_hours() -> None:

@@ -4,22 +4,38 @@ Without a factor it looks for the one at which another fleet is recommended, by 
 turns over. Every step is a whole search on the case's traffic.
 """
 
+import contextlib
 import json
 import math
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import build_traffic
 import msgspec
+import polars as pl
 import yaml
 
 from loadslice.app import plan_run
+from loadslice.plan.decision.facts import gather
+from loadslice.plan.decision.settle import settle
+from loadslice.plan.decision.tree import decide
+from loadslice.plan.fleet.judge import Judge
+from loadslice.plan.fleet.planned import planned
+from loadslice.plan.fleet.reference import references, search
+from loadslice.plan.fleet.search import Seeker
+from loadslice.plan.fleet.setting import POLICIES, set_up
+from loadslice.plan.money.tco import costs_by_year
+from loadslice.spec import budget as budgets
+from loadslice.spec import latency as tables
+from loadslice.spec import offers as offers_file
+from loadslice.spec import pipeline as pipelines
+from loadslice.spec import prices as price_file
 from loadslice.spec.files import decode_yaml
-from loadslice.spec.plan import Plan
+from loadslice.spec.plan import Plan, PlannedFleet
 from loadslice.workload.trace import Trace, write
 
 HERE = Path(__file__).resolve().parent
@@ -50,17 +66,8 @@ def plan(case: Path, assumption: str | None = None, factor: float = 1.0, *, out:
         factor: On what it assumes.
         out: Where the plan's files go; ``None``: nowhere.
     """
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for path in case.glob("*.*"):
-            if path.suffix in (".yaml", ".json"):
-                shutil.copy(path, folder)
-        if assumption is not None:
-            _change(folder, assumption, factor)
-        frame = build_traffic.draw(
-            decode_yaml(folder / "traffic.yaml", build_traffic.Traffic),
-            scale=factor if assumption == "traffic" else 1.0,
-        )
+    with changed(case, assumption, factor) as folder:
+        frame = _traffic(folder, assumption, factor)
         write(
             Trace(frame, {"format": "drawn", "source": case.name, "licence": "Apache-2.0"}), folder / "traffic.parquet"
         )
@@ -81,6 +88,53 @@ def plan(case: Path, assumption: str | None = None, factor: float = 1.0, *, out:
                 out=out,
             )
         )
+
+
+@contextlib.contextmanager
+def changed(case: Path, assumption: str | None, factor: float) -> Iterator[Path]:
+    """A copy of the case's files with one assumption multiplied."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for path in case.glob("*.*"):
+            if path.suffix in (".yaml", ".json"):
+                shutil.copy(path, folder)
+        if assumption is not None:
+            _change(folder, assumption, factor)
+        yield folder
+
+
+def _traffic(folder: Path, assumption: str | None, factor: float) -> pl.DataFrame:
+    stated = decode_yaml(folder / "traffic.yaml", build_traffic.Traffic)
+    return build_traffic.draw(stated, scale=factor if assumption == "traffic" else 1.0)
+
+
+def recommended(case: Path, assumption: str | None = None, factor: float = 1.0) -> str:
+    """Kinds of engines that are recommended, for instance ``cpu + gpu``.
+
+    The search, the simulations and the money of `plan`; fleets beside the reference plans, tuned policy numbers and the
+    Monte Carlo are left out, which halving does not need.
+    """
+    with changed(case, assumption, factor) as folder:
+        budget, prices = budgets.load(folder / "budget.yaml"), price_file.load(folder / "prices.yaml")
+        offers = price_file.apply(
+            prices, offers_file.load(folder / "offers.yaml"), budget.money.currency, "prices.yaml"
+        )
+        pipeline, latency = pipelines.load(folder / "pipeline.yaml"), tables.load(folder / "times.json")
+        frame = _traffic(folder, assumption, factor)
+    setting = set_up(frame, pipeline, latency, offers, budget, prices=prices)
+    fleets = []
+    for reference in references(setting.lowered.problem, setting.design, setting.demand.kinds):
+        if reference.lacks is not None:
+            continue
+        judge = Judge(reference.problem, reference.design, setting.traffic, budget.slo, POLICIES, 0)
+        seeker = Seeker(reference.problem, judge, lambda: 0.0)
+        found = search(reference, seeker, lambda _: None).best
+        if found is not None:
+            fleets.append(planned(reference.name, reference.name, found, setting, reference.design, budget))
+    priced = [msgspec.structs.replace(one, tco=costs_by_year(one, budget, prices)) for one in fleets]
+    facts = gather(budget, rate_per_s=float((setting.demand.requests / setting.demand.seconds).max()))
+    settled = settle(decide(facts), facts, priced)
+    return _kinds(priced, settled.recommended)
 
 
 def _change(folder: Path, assumption: str, factor: float) -> None:
@@ -126,22 +180,26 @@ def turning(case: Path, assumption: str, up: bool) -> tuple[float | None, str | 
         assumption: As `Turn.assumption`.
         up: Look above what is assumed, else below.
     """
-    before = kinds(plan(case))
+    before = recommended(case)
     good, bad = 1.0, FACTOR_MAX if up else 1.0 / FACTOR_MAX
-    after = kinds(plan(case, assumption, bad))
+    after = recommended(case, assumption, bad)
     if after == before:
         return None, before, None
     for _ in range(STEPS):
         middle = math.sqrt(good * bad)
-        found = kinds(plan(case, assumption, middle))
+        found = recommended(case, assumption, middle)
         print(f"  {assumption} x {middle:.3f}: {found}", file=sys.stderr)
         good, bad, after = (middle, bad, after) if found == before else (good, middle, found)
     return bad, before, after
 
 
 def kinds(made: Plan) -> str:
-    """Kinds of engines that are recommended, for instance ``cpu + gpu``."""
-    fleet = next((fleet for fleet in made.fleets if fleet.name == made.recommended), None)
+    """Kinds of engines that a plan recommends."""
+    return _kinds(made.fleets, made.recommended)
+
+
+def _kinds(fleets: Sequence[PlannedFleet], name: str | None) -> str:
+    fleet = next((fleet for fleet in fleets if fleet.name == name), None)
     return "none" if fleet is None else " + ".join(sorted({engine.kind for engine in fleet.engines.values()}))
 
 
