@@ -200,6 +200,7 @@ def _layer(layer: LayerName, run: Run, seen: Seen, subject: Subject) -> None:
     elif layer == "ramp":
         if subject.table is not None and subject.pipeline is not None:
             subject.table = as_found(subject.table, _lone(run, seen, subject), subject.pipeline)
+            keep(subject.table, run.out / "placements" / seen.name, "latency_found.json")
         seen.ramp = ramp.measure(
             subject, step_s=wanted.step_s * subject.dilate**0.5, clients_max=wanted.clients_max, seed=wanted.seed
         )
@@ -218,19 +219,11 @@ def _lone(run: Run, seen: Seen, subject: Subject) -> lone.Lone:
     """Single requests, measured once however many layers need them."""
     wanted = run.bench.wanted
     if seen.lone is None:
-        used = _used_s(subject)
         for_s = 2 * wanted.step_s * subject.dilate**0.5
         seen.lone = lone.measure(
             subject, requests=wanted.requests, repeats=wanted.repeats, for_s=for_s, seed=wanted.seed
         )
-        seen.lone.cpu_s = _used_s(subject) - used
     return seen.lone
-
-
-def _used_s(subject: Subject) -> float:
-    """Processor time of the server and of ourselves."""
-    server_s = subject.cpu_s() if subject.cpu_s is not None and subject.alive() else 0.0
-    return server_s + time.process_time()
 
 
 def _journal(run: Run, opened: Opened) -> journals.Journal | None:

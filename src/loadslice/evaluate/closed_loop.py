@@ -27,6 +27,11 @@ Float64s = npt.NDArray[np.float64]
 
 LOST_MAX = 3
 """Requests in a row that a client got no answer to, after which it takes the server for gone."""
+_LONE_PER_S = 10.0
+"""A first guess of one client's rate."""
+RATE_ROUNDS = 4
+RATE_CLOSE = 0.02
+
 HINT_MS = 50.0
 """How long a refused client waits when the server does not say."""
 
@@ -157,10 +162,30 @@ def predict(
         seed: Of the draws of service times.
     """
     known = {work.input for work in latency.inputs}
-    guess_s = np.arange(requests) * 1e-3
-    frame = pl.DataFrame({"arrival_s": guess_s})
-    if known:
-        names = [inputs[number % len(inputs)] for number in range(requests)]
+    names = [inputs[number % len(inputs)] for number in range(requests)] if known else None
+    rate_per_s = clients * _LONE_PER_S
+    found = _settled(pipeline, latency, names, clients, requests, rate_per_s, seed)
+    # What the front takes from the engines depends on the rate, which the loop itself decides.
+    for _ in range(RATE_ROUNDS):
+        if not found.throughput_per_s or abs(found.throughput_per_s / rate_per_s - 1) < RATE_CLOSE:
+            break
+        rate_per_s = found.throughput_per_s
+        found = _settled(pipeline, latency, names, clients, requests, rate_per_s, seed)
+    return found
+
+
+def _settled(
+    pipeline: Pipeline,
+    latency: LatencyTable,
+    names: Sequence[str] | None,
+    clients: int,
+    requests: int,
+    rate_per_s: float,
+    seed: int,
+) -> Flow:
+    """The loop's fixed point, on a machine that also serves the fronts of so many requests a second."""
+    frame = pl.DataFrame({"arrival_s": np.arange(requests) / rate_per_s})
+    if names is not None:
         frame = frame.with_columns(input=pl.Series(names))
     prepared = simulate.prepare(frame, pipeline, latency, seed=seed)
     arrival_ns = prepared.traffic.arrival_ns.copy()

@@ -68,12 +68,13 @@ def measure(subject: Subject, *, requests: int, repeats: int, for_s: float, seed
         known = [trip.whole_ms for trip in trips if trip.status == 200 and trip.whole_ms is not None]
         found.transport_ms = float(np.mean(known)) if known else None
         for _ in range(repeats):
-            until = time.monotonic() + for_s
+            until, used_s = time.monotonic() + for_s, _used_s(subject)
             for letter in itertools.islice(letters, requests):
                 found.heards.append(line.post(letter))
                 if time.monotonic() > until or found.heards[-1].error == "refused":
                     break
             found.repeats += 1
+            found.cpu_s += _used_s(subject) - used_s
             times_ms = found.times_ms()
             found.interval = compare.bootstrap(times_ms, [0.5], seed)[0]
             if found.interval is not None and found.repeats >= min(2, repeats):
@@ -82,6 +83,12 @@ def measure(subject: Subject, *, requests: int, repeats: int, for_s: float, seed
             if found.small or not subject.alive():
                 break
     return found
+
+
+def _used_s(subject: Subject) -> float:
+    """Processor time of the server and of ourselves so far."""
+    server_s = subject.cpu_s() if subject.cpu_s is not None and subject.alive() else 0.0
+    return server_s + time.process_time()
 
 
 def figures(found: Lone) -> dict[str, Any]:
