@@ -78,6 +78,10 @@ class Bench:
         """Load a target for the time of one figure."""
         return ask(self.client, target, request, clients, self.seconds)
 
+    def ask_long(self, target: Target, request: Path, clients: int) -> Asked:
+        """The same for a model of milliseconds, of which many must have ended."""
+        return ask(self.client, target, request, clients, 4 * self.seconds)
+
 
 def compare_mlp(bench: Bench) -> Figures:
     """A tiny model, so that all that is seen is what a server adds."""
@@ -127,14 +131,14 @@ def compare_cnn(bench: Bench) -> Figures:
             _direct(bench, samples, "cnn", model, shape, threads=threads)
         with ours(bench.folder / "cnn.yaml") as target:
             for clients in CLIENTS:
-                _add(samples, f"cnn_c{clients}_loadslice", bench.ask(target, request, clients))
+                _add(samples, f"cnn_c{clients}_loadslice", bench.ask_long(target, request, clients))
         for threads in (1, 2):
             _direct(bench, samples, "cnn", model, shape, threads=threads)
         if "fastapi" in bench.peers:
             raw = bench.request("cnn_fastapi", serve_models.raw_request("/infer", shape))
             with peer("fastapi", bench.python, model, "1x3x128x128", 2) as target:
                 for clients in CLIENTS:
-                    _add(samples, f"cnn_c{clients}_fastapi", bench.ask(target, raw, clients))
+                    _add(samples, f"cnn_c{clients}_fastapi", bench.ask_long(target, raw, clients))
     return _summary(samples, "cnn", direct_threads={1: 1, 8: 2, 64: 2})
 
 
@@ -151,12 +155,18 @@ def mixed_shapes(bench: Bench) -> Figures:
 
 
 def queue_deadline(bench: Bench) -> Figures:
-    """A deadline of 50 ms behind the only engine, which is busy for 400 ms: how late the refusal is."""
-    holding = serve_models.request("busy", (1, 1))
-    waiting = holding.replace(b"Host:", b"x-loadslice-deadline-ms: 50\r\nHost:", 1)
+    """A deadline of 50 ms behind the only engine, which is busy for 400 ms: how late the refusal is.
+
+    The engine is quick most of the time, so that the core has reason to let requests wait for it.
+    """
+    quick = serve_models.hold_request(0.002)
+    holding = serve_models.hold_request(0.4)
+    waiting = serve_models.hold_request(0.002, deadline_ms=50)
     late_ms: list[float] = []
     with ours(bench.folder / "busy.yaml") as target:
         for _ in range(10):
+            for _ in range(40):
+                _at_once(target, [quick])
             holder = threading.Thread(target=_at_once, args=(target, [holding]))
             holder.start()
             time.sleep(0.05)

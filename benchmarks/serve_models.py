@@ -53,7 +53,7 @@ import threading
 
 
 def hold(work):
-    threading.Event().wait(0.4)
+    threading.Event().wait(float(work.tensors["x"][0, 0]))
     return work
 """
 
@@ -92,6 +92,13 @@ def request(model: str, shape: tuple[int, ...], *, as_json: bool = False) -> byt
     head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
     extra = f"Inference-Header-Content-Length: {len(head)}\r\n"
     return _post(f"/v2/models/{model}/infer", head + rows.tobytes(), "application/octet-stream", extra)
+
+
+def hold_request(seconds: float, deadline_ms: float | None = None) -> bytes:
+    """A request that keeps its engine busy for a while."""
+    document = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [seconds]}]}
+    extra = "" if deadline_ms is None else f"x-loadslice-deadline-ms: {deadline_ms:g}\r\n"
+    return _post("/v2/models/busy/infer", json.dumps(document).encode(), "application/json", extra)
 
 
 def raw_request(path: str, shape: tuple[int, ...]) -> bytes:
