@@ -74,6 +74,7 @@ def _search(plan: Plan) -> Iterator[str]:
     proof = plan.proof
     if proof is not None:
         claim = "the cheapest mix, proven" if proof.cheapest_proven else "not proven to be the cheapest"
+        claim = claim if plan.recommended is not None else "no mix found that keeps the promise"
         yield (
             f"search     {claim}: {proof.solved} programs in {proof.solve_s:.2f} s, {proof.simulated} fleets "
             f"simulated ({proof.requests_simulated:,} requests), {proof.bounded} settled by a bound, "
@@ -84,7 +85,8 @@ def _search(plan: Plan) -> Iterator[str]:
     for one in plan.compared_with:
         saves = "" if one.saves_pct is None else f", {max(0.0, one.saves_pct):.1f} % more than the cheapest fleet found"
         first = "no answer" if one.label is None else one.label
-        more = f", {one.added} engines added until it held" if one.added else ""
+        held = "until it held" if one.cost_per_hour is not None else "and it still did not"
+        more = f", {one.added} engines added {held}" if one.added else ""
         kept = "keeps the promise" if one.meets_slo else "does not keep the promise"
         yield f"compared   {one.planner}: {first} {kept}{more}{saves}"
     if plan.saves_vs_gpu_only_pct is not None:

@@ -213,7 +213,10 @@ class _Course:
         idle_w = self._counts @ problem.watts[:, 0]
         idle_w += np.array([0.0 if boxes is None else float(boxes @ problem.box_watts) for boxes in self._boxes])
         busy_w = (problem.watts[:, 1] - problem.watts[:, 0]) / problem.slots
-        per_kind = np.where(np.isfinite(problem.work_s), problem.work_s, np.inf).sum(axis=0) * busy_w
+        able = np.isfinite(problem.work_s).all(axis=0)
+        per_kind = np.where(
+            able, np.where(np.isfinite(problem.work_s), problem.work_s, 0.0).sum(axis=0) * busy_w, np.inf
+        )
         there = self._counts > 0
         work_j = np.array([per_kind[:, fleet].min(axis=1).sum() if fleet.any() else np.inf for fleet in there])
         least: Float64s = idle_w * span_s + work_j

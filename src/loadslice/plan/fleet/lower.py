@@ -146,6 +146,9 @@ class _Kept:
 
 
 def _per_hour(parts: Mapping[str, Box | Offer], kept: _Kept, stand_in: float) -> Float64s:
+    """Money per hour of each part; one without a price is taken to be as dear as the dearest, never as a gift."""
+    known = [kept.per_hour(name, part) for name, part in parts.items() if _price(part) is not None]
+    stand_in = max([stand_in, *known])
     return np.array([stand_in if _price(part) is None else kept.per_hour(name, part) for name, part in parts.items()])
 
 

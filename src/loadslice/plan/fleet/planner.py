@@ -18,7 +18,7 @@ from loadslice.plan.fleet.front import mark
 from loadslice.plan.fleet.grow import carries, grow
 from loadslice.plan.fleet.intervals import intervals
 from loadslice.plan.fleet.judge import Judge
-from loadslice.plan.fleet.lower import for_energy
+from loadslice.plan.fleet.lower import Lowered, for_energy
 from loadslice.plan.fleet.planned import impossible, lacking, planned
 from loadslice.plan.fleet.problem import Int64s, Problem
 from loadslice.plan.fleet.reference import NAMES, Reference, references, search
@@ -107,11 +107,12 @@ def make(setting: Setting, budget: Budget, objective: Objective, tools: Tools) -
     compared, better = _compared(problem, seeker, candidates)
     candidates = _with(candidates, better, full, objective)
     candidates = _with(candidates, _cheaper(swept[0], swept[1], seeker, candidates), full, objective)
-    candidates |= _front(swept, seeker, full, candidates, setting, budget)
-    candidates = _tuned(candidates, objective, tools)
+    if setting.lowered.priced:
+        candidates |= _front(swept, seeker, full, candidates, setting, budget)
+    candidates = _tuned(candidates, objective, tools, setting.lowered)
     fleets = _fleets(found, candidates, setting, budget, tools)
     held = _carried(candidates, setting, tools)
-    chosen = _best(candidates, objective, held)
+    chosen = _best(candidates, objective, held, setting.lowered)
     return Planned(
         fleets=fleets,
         candidates=candidates,
@@ -197,9 +198,11 @@ def _with(
     return candidates | {label: Candidate(label, fleet, judge)}
 
 
-def _tuned(candidates: dict[str, Candidate], objective: Objective, tools: Tools) -> dict[str, Candidate]:
+def _tuned(
+    candidates: dict[str, Candidate], objective: Objective, tools: Tools, lowered: Lowered
+) -> dict[str, Candidate]:
     """Policy numbers searched around the best candidate, and tried on every other: none has an advantage there."""
-    first = _best(candidates, objective, {})
+    first = _best(candidates, objective, {}, lowered)
     if first is None:
         return candidates
     start = candidates[first].fleet.verdict
@@ -283,19 +286,30 @@ def label_of(problem: Problem, counts: Int64s) -> str:
     return " + ".join(f"{n} x {name}" for name, n in zip(problem.engines, counts, strict=True) if n) or "nothing"
 
 
-def _best(candidates: dict[str, Candidate], objective: Objective, held: dict[str, float]) -> str | None:
-    """The name of the candidate that serves the objective best."""
+def _best(
+    candidates: dict[str, Candidate], objective: Objective, held: dict[str, float], lowered: Lowered
+) -> str | None:
+    """The name of the candidate that serves the objective best; where cost counts, of those whose prices are known."""
 
     def worth(name: str) -> tuple[float, float]:
         fleet = candidates[name].fleet
         assert fleet.verdict is not None
         if objective == "cost":
-            return fleet.mix.cost_per_hour, score(fleet.verdict, "energy")
+            unknown = 1e12 if lowered.priced and _unpriced(fleet, lowered) else 0.0
+            return unknown + fleet.mix.cost_per_hour, score(fleet.verdict, "energy")
         if objective == "throughput":
             return -held.get(name, 1.0), fleet.mix.cost_per_hour
         return score(fleet.verdict, objective), fleet.mix.cost_per_hour
 
     return min((name for name, one in candidates.items() if one.fleet.holds), key=worth, default=None)
+
+
+def _unpriced(fleet: Fleet, lowered: Lowered) -> bool:
+    """It has a part whose price nobody stated."""
+    problem = lowered.problem
+    there = [name for name, count in zip(problem.engines, fleet.mix.counts, strict=True) if count]
+    there += [name for name, count in zip(problem.boxes, fleet.mix.boxes, strict=True) if count]
+    return bool(lowered.unpriced(there))
 
 
 def _nearest(fleets: list[PlannedFleet]) -> str | None:

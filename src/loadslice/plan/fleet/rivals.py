@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadslice.plan.fleet import mix as mixes
-from loadslice.plan.fleet.problem import Float64s, Int64s, Problem, fixed_per_hour, packed
+from loadslice.plan.fleet.problem import Float64s, Int64s, Problem
 from loadslice.plan.fleet.search import Fleet, Seeker
 
 ADDED_MAX = 12
@@ -95,7 +95,7 @@ def _served(work: Float64s, open_share: Float64s, room_s: float) -> Float64s:
 def _until_it_holds(planner: str, counts: Int64s, seeker: Seeker) -> Rival:
     first: Fleet | None = None
     for added in range(ADDED_MAX + 1):
-        verdict, boxes = seeker.verdict(counts)
+        verdict, boxes = seeker.verdict(counts) if seeker.affordable(seeker.problem, counts) else (None, None)
         if boxes is None:
             break
         fleet = seeker.priced(counts, verdict)
@@ -105,9 +105,3 @@ def _until_it_holds(planner: str, counts: Int64s, seeker: Seeker) -> Rival:
         counts = counts.copy()
         counts[int(np.argmax(np.where(counts < seeker.problem.count_max, counts, -1)))] += 1
     return Rival(planner, first, None, ADDED_MAX)
-
-
-def cost_of(problem: Problem, counts: Int64s) -> float:
-    """Money per hour that does not depend on work; inf: it stands in no machines."""
-    boxes = packed(problem, counts)
-    return math.inf if boxes is None else fixed_per_hour(problem, counts, boxes[0])

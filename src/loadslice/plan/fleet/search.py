@@ -25,6 +25,8 @@ TIMES_FLUID = 8
 does not reach is in its service times, not in its queues."""
 SPARE = 3
 """Engines of each type that may always be looked at."""
+NEAR = 1.1
+"""A fleet that misses the promise by this much more than one that is many times as large is the nearest."""
 SIMULATIONS_MAX = 60
 """Of one search."""
 COST_STEP = 1e-5
@@ -152,14 +154,19 @@ class Seeker:
         assert demands.count_max is not None
         used = np.any(np.isfinite(problem.work_s), axis=(0, 1))
         largest = np.where(used, demands.count_max, 0)
-        if not self._affordable(problem, largest):
+        if not self.affordable(problem, largest):
             return True
         verdict, _ = self.verdict(largest, found)
         if verdict is not None and verdict.holds:
             return True
         found.proven, found.bound_per_hour = True, math.inf
-        near = np.minimum(relaxed.counts * 2 + 1, largest) if relaxed.counts.any() else largest
-        self._take(problem, near, found)
+        best = math.inf if verdict is None else verdict.misses
+        for factor in (2, 3, 4, 6):
+            near = np.minimum(relaxed.counts * factor, largest)
+            self._take(problem, near, found)
+            nearest = found.nearest
+            if nearest is not None and nearest.verdict is not None and nearest.verdict.misses <= best * NEAR:
+                break
         return False
 
     def _solve(self, problem: Problem, demands: Demands, found: Search) -> mixes.Solution | None:
@@ -194,7 +201,8 @@ class Seeker:
             if self._take(problem, np.minimum(relaxed.mix.counts * factor, demands.count_max), found):
                 return
 
-    def _affordable(self, problem: Problem, counts: Int64s) -> bool:
+    def affordable(self, problem: Problem, counts: Int64s) -> bool:
+        """There is room for it, and money."""
         boxes = packed(problem, counts)
         return (
             boxes is not None
@@ -213,7 +221,7 @@ class Seeker:
 
     def _take(self, problem: Problem, counts: Int64s, found: Search) -> bool:
         """Judge a fleet and keep it when it is the best so far, or the nearest."""
-        if not self._affordable(problem, counts):
+        if not self.affordable(problem, counts):
             return False
         verdict, boxes = self.verdict(counts, found)
         flow = mixes.flow(problem, counts)
@@ -292,7 +300,7 @@ class Seeker:
                 middle = (low + high + 1) // 2
                 trial = counts.copy()
                 trial[k] = middle
-                if self._costs(problem, trial) + flow_cost < below and self._affordable(problem, trial):
+                if self._costs(problem, trial) + flow_cost < below and self.affordable(problem, trial):
                     low = middle
                 else:
                     high = middle - 1
@@ -307,7 +315,7 @@ class Seeker:
         """Nothing holds yet: twice as many of what the program chose, as far as there is money and room."""
         most = problem.count_max if demands.count_max is None else np.minimum(problem.count_max, demands.count_max)
         larger = np.minimum(counts * 2, most)
-        return larger if self._affordable(problem, larger) else counts
+        return larger if self.affordable(problem, larger) else counts
 
     def _settled(self, problem: Problem, fleet: Fleet) -> Fleet:
         return fleet if problem is self.problem else self.priced(fleet.mix.counts, fleet.verdict) or fleet

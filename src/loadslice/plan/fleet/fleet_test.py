@@ -1,0 +1,150 @@
+"""Searches over the specimen, simulated: the wiring of demand, candidates, judge and planner."""
+
+import time
+
+import msgspec
+import numpy as np
+import polars as pl
+import pytest
+
+from loadslice.plan.fleet import planner, specimen
+from loadslice.plan.fleet.candidate import Policy, pipeline_of, table_of
+from loadslice.plan.fleet.judge import Judge
+from loadslice.plan.fleet.setting import POLICIES, set_up
+from loadslice.plan.sweep import Ledger, local
+from loadslice.sim import simulate
+from loadslice.spec.budget import Money, Slo
+from loadslice.spec.errors import InputError
+from loadslice.spec.pipeline import check
+
+
+def trace(requests: int = 1500, rate_per_s: float = 400.0) -> pl.DataFrame:
+    draws = np.random.default_rng(7)
+    return pl.DataFrame({"arrival_s": np.cumsum(draws.exponential(1 / rate_per_s, requests))})
+
+
+def tools(**changes) -> planner.Tools:
+    given = {
+        "clock": time.perf_counter,
+        "runner": lambda judge: local(judge, 2),
+        "ledger": lambda _: Ledger(None, ""),
+        "tell": lambda _: None,
+        "jobs": 1,
+        "seed": 0,
+    }
+    return planner.Tools(**(given | changes))
+
+
+def made(objective="cost", budget=specimen.BUDGET, offers=specimen.OFFERS) -> planner.Planned:
+    """A plan of the specimen; the same one is made once."""
+    key = str((objective, budget, offers))
+    if key not in PLANS:
+        PLANS[key] = plan_of(objective, budget, offers)
+    return PLANS[key]
+
+
+PLANS: dict[str, planner.Planned] = {}
+
+
+def plan_of(objective="cost", budget=specimen.BUDGET, offers=specimen.OFFERS, frame=None) -> planner.Planned:
+    frame = trace() if frame is None else frame
+    setting = set_up(frame, specimen.pipeline(), specimen.latency(), offers, budget)
+    return planner.make(setting, budget, objective, tools())
+
+
+def test_demand_is_rows_times_the_least_time_per_row() -> None:
+    setting = set_up(trace(), specimen.pipeline(), specimen.latency(), specimen.OFFERS, specimen.BUDGET)
+    total = setting.demand.work_s.sum(axis=(0, 1))
+    mean = {"cpu": 9.0, "npu": 4.0}
+    for name, ms in mean.items():
+        assert total[list(setting.offers.engines).index(name)] == pytest.approx(1500 * ms / 1000, rel=0.04)
+    gpu = total[list(setting.offers.engines).index("gpu")]
+    assert gpu == pytest.approx(1500 * 12 / 16 / 1000, rel=0.04)
+
+
+def test_a_simulated_candidate_is_what_its_files_simulate_to() -> None:
+    setting = set_up(trace(), specimen.pipeline(), specimen.latency(), specimen.OFFERS, specimen.BUDGET)
+    judge = Judge(setting.lowered.problem, setting.design, setting.traffic, specimen.BUDGET.slo, POLICIES, 0)
+    counts, boxes = np.array([1, 1, 2]), np.array([1])
+    verdict = judge.under(counts, boxes, Policy())
+    pipeline = pipeline_of(setting.design, counts, Policy())
+    assert verdict is not None
+    assert pipeline is not None
+    check(pipeline, "candidate")
+    again = simulate.summarise(
+        simulate.run(simulate.prepare(trace(), pipeline, table_of(setting.design, counts, boxes, pipeline)))
+    )
+    assert verdict.latency_ms.p99 == pytest.approx(again.latency_ms.p99)
+    assert again.energy_j is not None
+    assert verdict.energy_j == pytest.approx(again.energy_j + 80.0 * again.span_s, rel=1e-3)
+
+
+def test_the_reference_plans_are_always_in_the_table_and_one_is_recommended() -> None:
+    plan = made()
+    names = [fleet.name for fleet in plan.fleets]
+    assert names[:4] == ["cpu-only", "gpu-only", "npu-only", "hybrid"]
+    assert plan.recommended is not None
+    assert plan.proof.cheapest_proven
+    assert plan.proof.lower_bound_per_hour == pytest.approx(plan.proof.cost_per_hour)
+    assert all(fleet.interval_95 for fleet in plan.fleets[:4])
+
+
+def test_no_rival_planner_is_cheaper_and_one_that_knows_no_queues_had_to_add() -> None:
+    budget = msgspec.structs.replace(specimen.BUDGET, slo=Slo(p99_ms=14.0, error_rate=0.001))
+    plan = made(budget=budget)
+    assert [one.planner for one in plan.compared] == ["fluid", "greedy"]
+    assert all(one.saves_pct is None or one.saves_pct >= -1e-3 for one in plan.compared)
+
+
+def test_a_kind_that_is_not_offered_says_so() -> None:
+    offers = msgspec.structs.replace(specimen.OFFERS, engines={"npu": specimen.OFFERS.engines["npu"]})
+    plan = made(offers=offers)
+    gpu = next(fleet for fleet in plan.fleets if fleet.name == "gpu-only")
+    assert gpu.meets_slo is None
+    assert gpu.limits[0].name == "devices"
+    assert "--device" in gpu.limits[0].evidence
+    assert plan.recommended == "npu-only"
+
+
+def test_a_promise_nothing_keeps_names_the_nearest_and_what_binds() -> None:
+    budget = msgspec.structs.replace(specimen.BUDGET, slo=Slo(p99_ms=1.0))
+    plan = made(budget=budget)
+    assert plan.recommended is None
+    assert plan.nearest is not None
+    nearest = next(fleet for fleet in plan.fleets if fleet.name == plan.nearest)
+    assert any(limit.name == "p99_ms" and limit.met is False for limit in nearest.limits)
+
+
+def test_money_that_buys_too_little_binds() -> None:
+    budget = msgspec.structs.replace(specimen.BUDGET, money=Money(currency="EUR", purchase_max=3000.0))
+    plan = made(budget=budget)
+    assert plan.recommended is None
+    assert {limit.name for fleet in plan.fleets for limit in fleet.limits} == {"purchase_max"}
+
+
+def test_a_missing_price_is_named_and_the_plan_stays() -> None:
+    engines = dict(specimen.OFFERS.engines)
+    engines["gpu"] = msgspec.structs.replace(engines["gpu"], price_purchase=None)
+    plan = made(offers=msgspec.structs.replace(specimen.OFFERS, engines=engines))
+    gpu = next(fleet for fleet in plan.fleets if fleet.name == "gpu-only")
+    assert gpu.meets_slo
+    assert gpu.cost_per_hour is None
+    assert gpu.missing_prices == ["price of gpu"]
+    assert plan.recommended != "gpu-only"
+
+
+def test_less_energy_is_chosen_where_energy_counts_and_a_shorter_tail_where_latency_does() -> None:
+    energy, latency, cost = made("energy"), made("latency"), made("cost")
+
+    def of(plan: planner.Planned):
+        return next(fleet for fleet in plan.fleets if fleet.name == plan.recommended)
+
+    assert of(energy).energy_j <= of(cost).energy_j * 1.01
+    assert of(latency).latency_ms.p99 <= of(cost).latency_ms.p99
+
+
+def test_a_stage_that_no_offer_can_run_is_refused_by_name() -> None:
+    table = msgspec.structs.replace(specimen.latency(), entries=specimen.latency().entries[:1])
+    offers = msgspec.structs.replace(specimen.OFFERS, engines={"npu": specimen.OFFERS.engines["npu"]})
+    with pytest.raises(InputError, match=r"stage .classify.*has it on cpu"):
+        set_up(trace(), specimen.pipeline(), table, offers, specimen.BUDGET)
