@@ -16,7 +16,7 @@ from loadslice.app import batch_rows
 from loadslice.sim import check
 from loadslice.spec import access, budget, faults, journal, latency, pipeline
 from loadslice.spec.errors import InputError
-from loadslice.workload import importing
+from loadslice.workload import importing, trace
 
 PROFILE = settings.get_profile("fuzz")
 
@@ -80,6 +80,7 @@ READERS: dict[str, tuple[str, bytes, Callable[[Path], object]]] = {
     "trace jsonl": ("t.jsonl", JSONL, importing.load),
     "trace csv": ("t.csv", CSV, importing.load),
     "trace parquet": ("t.parquet", parquet(), importing.load),
+    "trace as simulate reads it": ("t.parquet", parquet(), trace.read),
     "trace nginx": ("t.log", NGINX, importing.load),
     "batch jsonl": ("rows.jsonl", BATCH, lambda path: list(batch_rows.look(path))),
     "batch npz": ("rows.npz", arrays(), lambda path: list(batch_rows.look(path))),
@@ -151,14 +152,14 @@ def test_a_file_is_read_or_refused_in_one_line(name: str, tmp_path: Path, tried)
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A journal of a simulated run."""
     from loadslice.sim import journal as sim_journal
+    from loadslice.sim import parts_test as parts
     from loadslice.sim import simulate
-    from loadslice.sim.parts_test import plan, profile, trace
 
     folder = tmp_path_factory.mktemp("journal")
-    prepared = simulate.prepare(trace().head(40), plan(), profile(), seed=1)
+    prepared = simulate.prepare(parts.trace().head(40), parts.plan(), parts.profile(), seed=1)
     run = simulate.run(prepared, seed=1, journal=True)
-    sim_journal.write(run, folder, msgspec.yaml.encode(plan()).decode())
-    (folder / "latency.json").write_bytes(msgspec.json.encode(profile()))
+    sim_journal.write(run, folder, msgspec.yaml.encode(parts.plan()).decode())
+    (folder / "latency.json").write_bytes(msgspec.json.encode(parts.profile()))
     return folder
 
 

@@ -154,5 +154,6 @@ def _read(paths: list[Path], place: str) -> pl.DataFrame:
         return pl.read_parquet(paths)
     except OSError as error:
         raise InputError(f"{place}: cannot be read, {reason(error)}.") from error
-    except pl.exceptions.PolarsError as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        # A damaged file may end in a panic of the reader, which is no Exception.
         raise InputError(f"{place}: not a Parquet file: {error}") from error

@@ -77,6 +77,6 @@ def in_parts(path: Path) -> Parts:
 def _collected(lazy: pl.LazyFrame, path: Path) -> pl.DataFrame:
     try:
         return lazy.collect()
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         first_line = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise InputError(f"{path}: not a readable Parquet file ({first_line}).") from error

@@ -179,7 +179,7 @@ def read(folder: Path) -> trace.Trace:
         raise InputError(f"{folder}: a folder without {PART_PATTERN}; give a trace file or a recorder's folder.")
     try:
         frame = pl.concat([pl.read_parquet(part, glob=False) for part in parts], how="diagonal")
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise InputError(f"{folder}: a part is damaged ({str(error).splitlines()[0][:160]}); remove it.") from error
     if "time_ns" not in frame.columns or not frame.height:
         raise InputError(f"{folder}: the parts hold no recorded requests.")

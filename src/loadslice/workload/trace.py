@@ -160,7 +160,7 @@ def read(path: Path, *, sort: bool = False) -> Trace:
     lazy, meta = scan(path)
     try:
         frame = lazy.collect()
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise InputError(f"{path}: not a readable Parquet file ({_first_line(error)}).") from error
     return Trace(conform(frame, str(path), sort=sort), meta)
 
@@ -181,7 +181,7 @@ def scan(path: Path) -> tuple[pl.LazyFrame, dict[str, Any]]:
         return pl.scan_parquet(path, glob=False), _meta_from(stored)
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file.") from error
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise InputError(
             f"{path}: not a readable Parquet file ({_first_line(error)}). Logs are read with `loadslice trace import`."
         ) from error
