@@ -9,7 +9,7 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,6 @@ from loadslice.backends.isolated.host import EngineLostError, EngineProcess
 from loadslice.backends.isolated.session import isolation
 from loadslice.policy.columns import STABLE
 from loadslice.serve.clock import Clock
-from loadslice.serve.inline import inline_rows
 from loadslice.serve.loop import settle
 from loadslice.serve.oip_reply import check_outputs
 from loadslice.serve.quarantine import blame, run_guarded
@@ -225,7 +224,15 @@ class InlineWorker(Worker):
 
 
 class Engines:
-    """All workers of a pipeline."""
+    """All workers of a pipeline.
+
+    Args:
+        pipeline: Checked.
+        stages: Loaded and warm.
+        clock: Stamps times.
+        on_done: Called on the loop with each batch that has been run.
+        inline: Rows that a batch run on the loop's thread may have, by engine; see `inline.inline_rows`.
+    """
 
     def __init__(
         self,
@@ -233,6 +240,7 @@ class Engines:
         stages: Sequence[LoadedStage],
         clock: Clock,
         on_done: Callable[[Batch], None],
+        inline: Mapping[int, int],
     ) -> None:
         loop = asyncio.get_running_loop()
         self.names = list(pipeline.engines)
@@ -250,7 +258,7 @@ class Engines:
         self._stages = stages
         self._is_only = [any(stage.engine_names == [name] for stage in pipeline.stages) for name in pipeline.engines]
         self._residents = residents_of(pipeline, stages)
-        self._inline_rows = inline_rows(pipeline, stages)
+        self._inline_rows = inline
         self._workers: list[Worker] = []
         self._engine_of_slot: list[int] = []
         for index, (name, engine) in enumerate(pipeline.engines.items()):

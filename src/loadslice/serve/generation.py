@@ -22,6 +22,7 @@ from loadslice.serve.engines import JOIN_TIMEOUT_S, Engines
 from loadslice.serve.faults import Switches, with_switches
 from loadslice.serve.front import Service
 from loadslice.serve.health import Health
+from loadslice.serve.inline import inline_rows
 from loadslice.serve.limits import Limits
 from loadslice.serve.logs import Witness
 from loadslice.serve.metrics import Metrics
@@ -108,6 +109,7 @@ class Generation:
         self._switches = switches
         self._witnesses = witnesses
         self._stages: list[LoadedStage] = []
+        self._inline: dict[int, int] = {}
         self._outputs: list[dict[str, Any]] = []
         self._degraded: DegradedReplies | None = None
         self._watch: EngineWatch | None = None
@@ -146,6 +148,8 @@ class Generation:
         self._stages = load_stages(self.pipeline, self.serving.folder, self._clock)
         try:
             warm_models(self.pipeline, self._stages)
+            # Faults may be ordered where there are switches, and a fault must not stop the loop.
+            self._inline = inline_rows(self.pipeline, self._stages) if self._switches is None else {}
             example = run_examples(self.pipeline, self.serving.folder, self._stages)
             if self.serving.probation is not None:
                 self.serving.probation(self._stages)
@@ -174,7 +178,7 @@ class Generation:
             self._journal = JournalWriter(self._journal_folder, self.pipeline, self.serving.latency)
             self.metrics.journal = self._journal
         stages = self._stages if self._switches is None else with_switches(self._stages, self._switches)
-        engines = Engines(self.pipeline, stages, self._clock, self._on_batch)
+        engines = Engines(self.pipeline, stages, self._clock, self._on_batch, self._inline)
         parts: dict[str, Any] = {
             "tables": self.tables,
             "state": self.state,
