@@ -32,6 +32,7 @@ COMMANDS = {
     "batch": "Submit a file of inputs as work that may wait.",
     "evaluate": "Does a placement help here, is it still right, and is it worth it?",
     "drill": "Break it on purpose: does the pipeline keep its promises?",
+    "watch": "Are answers and operation still as they were?",
     "env": "Record the environment, and check that it is still the same.",
     "study": "The whole journey on one folder, ending in a report.",
     "trace": "Import, describe, sample and synthesise request traces.",

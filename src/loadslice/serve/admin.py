@@ -37,7 +37,7 @@ class Admin:
         Args:
             method: GET or POST.
             path: From ``/admin/`` on.
-            handler: Gets the body; raises InputError for what cannot be done.
+            handler: Gets the body, of a GET the query; raises InputError for what cannot be done.
         """
         self.routes.setdefault(path, {})[method] = handler
 

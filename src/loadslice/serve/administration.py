@@ -91,7 +91,8 @@ class Administration:
             front.routes[path] = {method: partial(self._answer, method) for method in methods}
 
     async def _answer(self, method: str, call: Call) -> Reply:
-        status, document = await self.admin.answer(method, call.head.path, call.body)
+        asked = call.head.query.encode() if method == "GET" else call.body
+        status, document = await self.admin.answer(method, call.head.path, asked)
         if method == "POST":
             log.warning("%s by token %s: %d", call.head.path, call.caller.token, status)
         return json_reply(document, status)

@@ -16,6 +16,7 @@ from loadslice.app.served import Source
 from loadslice.serve import logs
 from loadslice.serve.access import Access, check_admin_secret, check_exposure, is_loopback
 from loadslice.serve.administration import Guard
+from loadslice.serve.drift import DriftSampler
 from loadslice.serve.generation import Serving
 from loadslice.serve.limits import MEBIBYTE, Limits
 from loadslice.serve.loop import new_loop
@@ -23,6 +24,7 @@ from loadslice.serve.server import Server
 from loadslice.serve.tls import Tls, TlsFiles
 from loadslice.serve.tracing import Tracer
 from loadslice.spec import access
+from loadslice.spec import watch as watching
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import reason, write_bytes
 from loadslice.spec.pipeline_hints import silent
@@ -64,6 +66,7 @@ _path = click.Path(path_type=Path)
 @click.option(
     "--trace-share", type=Finite(0, 1), default=0.01, show_default=True, help="Of requests without a traceparent."
 )
+@click.option("--watch", "watch_file", type=_path, default=None, help="Sample answers for `loadslice watch`; YAML.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout when ready.")
 def command(
     pipeline_file: Path,
@@ -90,6 +93,7 @@ def command(
     slow_ms: float | None,
     otlp: str | None,
     trace_share: float,
+    watch_file: Path | None,
     as_json: bool,
 ) -> None:
     """Run a pipeline, or the current version of a model in a repository, until SIGTERM or SIGINT.
@@ -110,6 +114,8 @@ def command(
         _clear(ready_file)
     source = Source(pipeline_file, profile=profile, dilate=dilate, allow_code=allow_code)
     served = source.first()
+    if watch_file is not None:
+        witnesses.append(DriftSampler(watching.load_plan(watch_file), served.pipeline))
     if source.model is None:
         for ignored in silent(served.pipeline):
             say(f"warning: {ignored}")

@@ -1,0 +1,1 @@
+"""Watching a live server: drift of its answers and of its operation against a baseline."""
