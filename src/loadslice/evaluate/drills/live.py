@@ -26,6 +26,7 @@ FLOOD_CHUNKS = 4096
 MEMORY_MB = 64.0
 """How much a hundred hostile connections may cost."""
 SWEEP_S = 2.0
+KILLS_MAX = 3
 
 
 def _in_process(desk: Desk) -> str:
@@ -180,10 +181,13 @@ def poison(desk: Desk) -> DrillResult:
         after = [line.post(letter) for letter in desk.subject.letters[1:] or desk.subject.letters]
     good = sum(heard.completed for heard in after)
     status = answer[0].status if answer else None
-    held = kills > 0 and status not in (None, 200) and good == len(after) and kills <= 3
+    # Another engine may have been given it, and stood it: then it is kept away from the first all the same.
+    elsewhere = bool(answer) and answer[0].completed and engine not in answer[0].engines
+    kept_away = status is not None and (status != 200 or elsewhere)
+    held = kills > 0 and kept_away and good == len(after) and kills <= KILLS_MAX
     return desk.result(
         "poison",
-        f"answered {status} after {kills} ends of the process of '{engine}'; {good} of {len(after)} other inputs "
+        f"answered {status}{' by another engine' if elsewhere else ''} after {kills} ends of the process of '{engine}'; {good} of {len(after)} other inputs "
         f"answered afterwards, back after {_s(back_s)}",
         held, kills=kills, status=status, others=len(after), others_completed=good,
         restarts=int(desk.engines()[engine]["restarts"]) - int(first["restarts"]), engine=engine,
