@@ -341,6 +341,26 @@ def test_what_is_asked_again_is_in_the_journal_and_in_no_clients_reply(served, t
     assert loadslice(["check", str(tmp_path / "kept" / "generation-2")]) == 0
 
 
+def test_what_is_asked_again_is_not_in_step_with_the_split(served, tmp_path) -> None:
+    """One client, a split of one in four by turns, and a quarter that is asked again: it must not be the same one."""
+    plan = msgspec.structs.replace(PLAN, automatic=False, outputs=OutputRule(share=0.25, pairs_min=10))
+
+    async def run() -> int:
+        server = server_on(served("double_too"), tmp_path / "state.sqlite")
+        await server.start()
+        async with aiohttp.ClientSession(server.url) as client:
+            await ask(client, "start", {"plan": plan})
+            for _ in range(100):
+                async with client.post("/v2/models/m/infer", json=BODY) as reply:
+                    assert reply.status == 200
+            await server.drained()
+            _, answer = await ask(client, "")
+        await server.stop()
+        return answer["analysis"]["outputs"]["figures"]["pairs"]
+
+    assert asyncio.run(run()) >= 10
+
+
 def test_a_second_rollout_and_one_of_nothing_are_refused(served, tmp_path) -> None:
     async def run() -> None:
         path = served("double_too")

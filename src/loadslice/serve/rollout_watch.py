@@ -1,7 +1,7 @@
 """Where a rollout gets its evidence: looks on as requests and batches end, and asks the canary some of them again.
 
 What is asked again is a request of the stable version that has been answered: its input goes through the canary as
-work of the lowest class, only while nothing waits in a queue and only a few at once; what both versions made of it is
+work of the lowest class, only while queues are short and only a few at once; what both versions made of it is
 compared and thrown away: what each stage that differs gave, where both ran on the same engine (another one may round
 to another precision), and the answer, where all did. It is an ordinary request to the core and stands in the journal
 with the source ``shadow``; its key is one whose share of the split is always the canary's.
@@ -27,6 +27,13 @@ log = logging.getLogger(__name__)
 
 SHADOW_KEY = 0
 """Its hash is 0, which lies below every share (`policy.versions.hash_ppm`)."""
+GOLDEN = 0.6180339887498949
+"""Multiples of it, without their whole part, fall evenly and into step with nothing (Weyl 1916). Every twentieth
+request would be the canary's, whose share goes to every twentieth too, or always the same client's."""
+
+QUIET_SHARE = 0.25
+"""Of a queue's limit; while more waits for any engine, nothing is asked again."""
+
 SHADOW_SOURCE = "shadow"
 SHADOW_DEADLINE_NS = 30 * NS_PER_S
 
@@ -124,7 +131,7 @@ class ShadowingShell(Shell):
         self._record_shadow = record
         self._inputs: dict[Request, Work] = {}
         """Of requests inside that will be asked again if the stable version answers them."""
-        self._credit = 0.0
+        self._seen = 0
         self._busy = 0
         """Asked again and not compared yet."""
         watch.answered = self._answered
@@ -133,9 +140,12 @@ class ShadowingShell(Shell):
         """See `Shell.submit`."""
         rule = self._rule
         if rule is not None and request not in self._watch.shadows and int(self.state.counters[c.C_STEP]) > 0:
-            self._credit = min(self._credit + rule.share, 1.0 + rule.share)
-            if self._credit >= 1.0 and len(self._inputs) + self._busy < rule.inflight_max and self._is_quiet():
-                self._credit -= 1.0
+            self._seen += 1
+            if (
+                (self._seen * GOLDEN) % 1.0 < rule.share
+                and len(self._inputs) + self._busy < rule.inflight_max
+                and self._is_quiet()
+            ):
                 assert request.work is not None
                 self._inputs[request] = Work(dict(request.work.tensors), request.work.context)
                 self._watch.traces[request] = {}
@@ -150,8 +160,9 @@ class ShadowingShell(Shell):
         done(request)
 
     def _is_quiet(self) -> bool:
-        """Whether nothing waits for an engine: what is asked again takes only what nobody wants."""
-        return not bool(self.state.engines[:, c.N_QUEUED].any())
+        """Whether no queue is long. What is asked again is of the lowest class besides: it starts where none waits."""
+        waiting = self.state.engines[:, c.N_QUEUED]
+        return not bool((waiting > QUIET_SHARE * self.tables.engines[:, c.E_QUEUE_LIMIT]).any())
 
     def _answered(self, request: Request) -> None:
         """The stable version has answered one that may be asked again."""

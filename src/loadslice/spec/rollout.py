@@ -50,7 +50,7 @@ class OutputRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     share: float = 0.05
     """Of the stable version's requests that are asked again, at most."""
     inflight_max: int = 2
-    """Asked again at once, at most; and none while anything waits in a queue."""
+    """Asked again at once, at most; and none while a queue is a quarter full."""
     tolerance: float = 1e-4
     """Relative L2 distance from which an answer is different; as it is, for versions of the same precision. Give one of
     another precision what it may be off: 0.01 is 40 dB."""
