@@ -49,13 +49,20 @@ def run() -> dict[str, Any]:
     trace = pl.DataFrame({"arrival_s": np.cumsum(gaps_s)})
     problem, judge = specimen.judged(trace)
     fleets = [np.array(counts, np.int64) for counts in itertools.product(range(10), repeat=3)]
+    began = time.perf_counter()
+    least = sweep(problem, fleets, local(judge, cores()), front=False)
+    cheapest_s = time.perf_counter() - began
     began, began_cpu = time.perf_counter(), time.process_time()
     swept = sweep(problem, fleets, local(judge, cores()))
     sweep_s, sweep_cpu_s = time.perf_counter() - began, time.process_time() - began_cpu
     assert swept.cheapest is not None
+    assert swept.cheapest == least.cheapest
     return {
         "mix_10_types_24_hours_s_median": float(np.median(took_s)),
         "mix_10_types_24_hours_s_worst_of_10": max(took_s),
+        "cheapest_of_1000_fleets_s": cheapest_s,
+        "cheapest_of_1000_simulated": len(least.verdicts),
+        "cheapest_of_1000_bounded": least.bounded,
         "sweep_1000_fleets_s": sweep_s,
         "sweep_1000_fleets_cpu_s": sweep_cpu_s,
         "sweep_simulated": len(swept.verdicts),

@@ -164,6 +164,7 @@ def sweep(
     candidates: Sequence[Int64s],
     run: Runner,
     *,
+    front: bool = True,
     tell: Callable[[int, int, int], None] = lambda *_: None,
 ) -> Swept:
     """Judge every candidate, by simulation or by what makes one superfluous.
@@ -172,9 +173,10 @@ def sweep(
         problem: Prices, machines and demand.
         candidates: Engines of each type.
         run: From `local`, or from `sweep_ray.cluster`.
+        front: What is best in P99 and energy is wanted too; otherwise the cheapest that holds settles all dearer ones.
         tell: Called with how many are settled, of how many, and how many of those were simulated.
     """
-    course = _Course(problem, np.array(candidates, np.int64))
+    course = _Course(problem, np.array(candidates, np.int64), front=front)
     for number, verdict in run(course.wanted()):
         course.learn(number, verdict)
         settled = int(np.count_nonzero(course.settled))
@@ -185,8 +187,8 @@ def sweep(
 class _Course:
     """A sweep under way."""
 
-    def __init__(self, problem: Problem, counts: Int64s) -> None:
-        self._problem, self._counts = problem, counts
+    def __init__(self, problem: Problem, counts: Int64s, *, front: bool) -> None:
+        self._problem, self._counts, self._front = problem, counts, front
         standing = [packed(problem, fleet) for fleet in counts]
         self._boxes = [None if found is None else found[0] for found in standing]
         cost = np.array(
@@ -241,7 +243,7 @@ class _Course:
         """The largest fleet of each set of types, which says how good its like can be; then by cost."""
         size = self._counts.sum(axis=1)
         _, alike = np.unique(self._counts > 0, axis=0, return_inverse=True)
-        for group in range(int(alike.max()) + 1):
+        for group in range(int(alike.max()) + 1 if self._front else 0):
             members = np.flatnonzero(alike == group)
             yield int(members[np.argmax(size[members])])
         yield from (int(number) for number in self._by_cost)
@@ -281,6 +283,9 @@ class _Course:
             if not verdict.holds or verdict.latency_ms.p99 is None:
                 continue
             dearer = self.swept.cost_per_hour >= self.swept.cost_per_hour[number] - 1e-12
+            if not self._front:
+                worse |= dearer
+                continue
             slower = self._least_p99 >= verdict.latency_ms.p99 * (1 - WORTH)
             joules = verdict.energy_j if verdict.energy_j is not None else -np.inf
             worse |= dearer & slower & (self._least_j >= joules * (1 - WORTH))

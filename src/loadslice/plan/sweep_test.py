@@ -25,10 +25,18 @@ def test_what_is_not_simulated_would_not_have_changed_the_answer() -> None:
     cheapest = min(swept.cost_per_hour[number] for number in holding)
     assert swept.cheapest is not None
     assert swept.cost_per_hour[swept.cheapest] == pytest.approx(cheapest)
-    assert len(swept.verdicts) < len(fleets) / 2
+    assert len(swept.verdicts) < len(every)
     best_p99 = min(every[number].latency_ms.p99 for number in holding)
     seen_p99 = min(verdict.latency_ms.p99 for verdict in swept.verdicts.values() if verdict.holds)
     assert seen_p99 <= best_p99 * (1 + 2 * WORTH)
+
+
+def test_where_only_the_cheapest_is_wanted_all_dearer_ones_are_settled_by_it() -> None:
+    problem, judge, fleets = case()
+    front, cheapest = sweep(problem, fleets, local(judge, 2)), sweep(problem, fleets, local(judge, 1), front=False)
+    assert cheapest.cheapest == front.cheapest
+    assert len(cheapest.verdicts) < len(front.verdicts) / 2
+    assert len(cheapest.verdicts) + cheapest.bounded + cheapest.smaller + cheapest.dearer == len(fleets)
 
 
 def test_every_candidate_is_settled_once() -> None:

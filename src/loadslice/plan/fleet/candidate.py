@@ -12,7 +12,7 @@ import msgspec
 
 from loadslice.plan.fleet.problem import Int64s
 from loadslice.sim.service import _measured_crowding, _shared_cores, _shared_threads
-from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
+from loadslice.spec.latency import MS_MAX, Entry, LatencyTable, Milliseconds
 from loadslice.spec.offers import Box, Offer
 from loadslice.spec.pipeline import Batch, Engine, Failover, Pipeline, Queue, Rule, Stage, When
 
@@ -26,7 +26,7 @@ class Policy:
 
     name: str = "fastest"
     prefer: str = "fastest"
-    batch_ms: float = math.inf
+    batch_ms: float = MS_MAX
     """Rows per batch are as many as are worth it and take no longer than this."""
     rows_most: int = 1 << 16
     window_ms: float = 0.0
