@@ -203,7 +203,7 @@ def test_without_traffic_nothing_is_promoted_and_a_missing_metric_holds_it(serve
         async with aiohttp.ClientSession(server.url) as client:
             await ask(client, "start", {"plan": plan})
             for _ in range(5):
-                await server._rollout.look()
+                await server.rollout.look()
             _, answer = await ask(client, "")
             assert (answer["state"], answer["step"], answer["decision"]) == ("running", 1, "inconclusive")
             assert answer["analysis"]["errors"]["why"] == "no requests of one version"
@@ -217,7 +217,7 @@ def test_without_traffic_nothing_is_promoted_and_a_missing_metric_holds_it(serve
             for values in ({"stable": 1.0, "canary": None}, {"stable": 1.0}):
                 status, _ = await ask(client, "metric", {"name": "sales"} | values)
                 assert status == (200 if "canary" in values else 400)
-            await server._rollout.look()
+            await server.rollout.look()
             _, answer = await ask(client, "")
             assert (answer["step"], answer["analysis"]["metrics.sales"]["decision"]) == (1, "inconclusive")
             status, _ = await ask(client, "metric", {"name": "other", "stable": 1.0, "canary": 1.0})

@@ -150,6 +150,11 @@ class Server:
         return "http" if self._guard.tls is None else "https"
 
     @property
+    def rollout(self) -> Rollout | None:
+        """``None``: without a state file there is none."""
+        return self._rollout
+
+    @property
     def is_retiring(self) -> bool:
         """Whether a generation that has been replaced is still there."""
         return self._retiring is not None and not self._retiring.done()
