@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from loadslice.app.output import emit, say
 from loadslice.serve.access import Access
@@ -15,10 +16,27 @@ from loadslice.serve.language.server import LanguageServer
 from loadslice.serve.limits import MEBIBYTE, Limits
 from loadslice.serve.loop import new_loop
 from loadslice.spec import access
+from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolve_model, write_bytes
 from loadslice.spec.language import load_language
 
 INTERRUPTED = 130
+
+
+_TAKEN = {"pipeline_file", "host", "http", "tokens", "insecure", "max_body_mb", "ready_file", "log_format", "as_json"}
+
+
+def refuse_given(path: Path) -> None:
+    """Refuse options of `loadslice serve` that a language model is served without, rather than drop them.
+
+    Raises:
+        InputError: Names the first that was given.
+    """
+    context = click.get_current_context()
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+        if given and option.name not in _TAKEN:
+            raise InputError(f"{option.opts[0]}: is not there for a language model, and {path} is one.")
 
 
 def serve_language(

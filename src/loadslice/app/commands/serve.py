@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from loadslice.app.admin_client import ADMIN_TOKEN
+from loadslice.app.language_serve import refuse_given, serve_language
 from loadslice.app.output import Finite, emit, say
 from loadslice.app.served import Source
 from loadslice.serve import logs
@@ -27,6 +28,7 @@ from loadslice.spec import access
 from loadslice.spec import watch as watching
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import reason, write_bytes
+from loadslice.spec.language import is_language_file
 from loadslice.spec.pipeline_hints import silent
 from loadslice.spec.twin import label
 from loadslice.spec.twin import twins as emulated
@@ -102,6 +104,21 @@ def command(
     tokens, certificates, and what is served, without dropping a request.
     """
     logs.set_up(log_format)
+    if is_language_file(pipeline_file):
+        refuse_given(pipeline_file)
+        check_exposure(host, has_tokens=tokens is not None, has_tls=False, insecure=insecure)
+        if ready_file is not None:
+            _clear(ready_file)
+        serve_language(
+            pipeline_file,
+            host=host,
+            port=http,
+            tokens=tokens,
+            max_body_mb=max_body_mb,
+            ready_file=ready_file,
+            as_json=as_json,
+        )
+        return
     tracer = None if otlp is None else Tracer(otlp, trace_share)
     witnesses: list[logs.Witness] = [] if tracer is None else [tracer]
     if stories or slow_ms is not None:
