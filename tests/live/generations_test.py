@@ -1,6 +1,7 @@
 """One generation after another, under load: nothing fails, nothing is lost, and the journals add up."""
 
 import asyncio
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -173,3 +174,27 @@ def test_stopping_while_a_generation_drains_closes_both(pipeline, folder, infer,
     assert asyncio.run(run()) == 200
     assert journal.load_head(tmp_path / "kept").clean
     assert journal.load_head(tmp_path / "kept" / "generation-2").clean
+
+
+def test_a_server_that_is_stopped_while_it_loads_another_stops(pipeline, folder, until) -> None:
+    loading, go_on = threading.Event(), threading.Event()
+
+    def probation(_stages) -> None:
+        loading.set()
+        assert go_on.wait(20)
+
+    async def run() -> None:
+        served = pipeline("tiny")
+        server = Server(served, folder, port=0, source=lambda: Serving(served, folder, probation=probation))
+        await server.start()
+        reloading = asyncio.ensure_future(server.reload())
+        await until(loading.is_set)
+        stopping = asyncio.ensure_future(server.stop())
+        await until(lambda: server.generation.shell.draining)
+        go_on.set()
+        with pytest.raises(InputError, match="stopping"):
+            await reloading
+        await stopping
+        assert server.generation.number == 1
+
+    asyncio.run(run())

@@ -33,9 +33,11 @@ from loadslice.serve.shell import Shell, warm_kernels
 from loadslice.serve.stages import LoadedStage, close_stages, load_stages
 from loadslice.serve.warm import run_examples, warm_models
 from loadslice.serve.watch import EngineWatch
+from loadslice.spec.errors import InputError
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome
 from loadslice.spec.pipeline import Pipeline
+from loadslice.spec.twin import dilation
 from loadslice.spec.work import Work
 
 if TYPE_CHECKING:
@@ -136,6 +138,23 @@ class Generation:
     def requests_max(self) -> int:
         """Requests that may be inside at once."""
         return self.pipeline.max_requests
+
+    def check_successor(self, serving: Serving) -> None:
+        """Refuse what the front, the clock or a drill could not follow from here.
+
+        Raises:
+            InputError: Names the key.
+        """
+        name = self.pipeline.pipeline
+        if serving.pipeline.pipeline != name:
+            raise InputError(
+                f"pipeline: '{serving.pipeline.pipeline}' is another name than '{name}', which clients call; "
+                "start another server for it."
+            )
+        if dilation(serving.pipeline) != dilation(self.pipeline):
+            raise InputError("engines: emulated time runs at another pace; restart the server for that.")
+        if self._switches is not None and list(serving.pipeline.engines) != list(self.pipeline.engines):
+            raise InputError("engines: a server with --drills keeps its engines; restart it for others.")
 
     def load(self) -> None:
         """Everything that takes long; blocks, beside the loop.

@@ -262,10 +262,12 @@ class Server:
             old = self._generation
             if old.shell is None or old.shell.draining:
                 raise InputError("the server is starting or stopping.")
-            self._check_successor(serving)
+            old.check_successor(serving)
             new = self._next(old.number + 1, serving)
             try:
                 await asyncio.to_thread(new.load)
+                if old.shell.draining:
+                    raise InputError("the server is stopping.")
                 service = new.open()
             except BaseException:
                 new.unload()
@@ -274,23 +276,6 @@ class Server:
             self._generation = new
             self._retiring = asyncio.ensure_future(self._retire(old))
             return new
-
-    def _check_successor(self, serving: Serving) -> None:
-        """Refuse what the front or the clock cannot follow.
-
-        Raises:
-            InputError: Names the key.
-        """
-        name = self._generation.pipeline.pipeline
-        if serving.pipeline.pipeline != name:
-            raise InputError(
-                f"pipeline: '{serving.pipeline.pipeline}' is another name than '{name}', which clients call; "
-                "start another server for it."
-            )
-        if self._switches is not None and list(serving.pipeline.engines) != list(self._generation.pipeline.engines):
-            raise InputError("engines: a server with --drills keeps its engines; restart it for others.")
-        if dilation(serving.pipeline) != dilation(self._generation.pipeline):
-            raise InputError("engines: emulated time runs at another pace; restart the server for that.")
 
     def _next(self, number: int, serving: Serving) -> Generation:
         folder = self._journal_folder
