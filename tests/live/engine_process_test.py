@@ -31,7 +31,7 @@ engines:
   npu0: {backend: onnxruntime, isolation: process, queue: {limit: 256}}
   cpu0: {backend: onnxruntime, queue: {limit: 256}}
 stages:
-  - {name: double, model: double.onnx, engines: [npu0, cpu0], batch: {npu0: {size: 8, window_ms: 2}}, timeout_ms: 5000}
+  - {name: double, model: double.onnx, engines: [npu0, cpu0], batch: {npu0: {size: 8, window_ms: 2}}, timeout_ms: 30000}
 retry: {budget: 0.5, reserve: 100}
 """
 

@@ -252,6 +252,8 @@ class Engines:
         """By engine, of those that have one of their own."""
         self.on_lost: Callable[[int], None] = _ignore
         """Called on the loop when a batch tells that its engine's process has ended, before the batch is given back."""
+        self.on_failed: Callable[[int], None] = _ignore
+        """Called on the loop when a batch has failed on an engine."""
         self.is_up: Callable[[int], bool] = _always
         """What the core thinks of an engine."""
         self._pipeline = pipeline
@@ -315,6 +317,7 @@ class Engines:
         self.ended_ns[batch.slot] = self._clock.now_ns()
         if batch.failed:
             self.suspects.add(batch.engine)
+            self.on_failed(batch.engine)
         self._on_done(batch)
 
     def _lost(self, engine: int) -> None:

@@ -132,7 +132,7 @@ class ProcessWatch:
         log.error("engine %s: its process has ended", care.process.name)
         self._engines.blame(care.engine)
         if self._engines.holds(care.engine):
-            self._loop.call_later(HOLD_S, self._tell_unless_back, care)
+            self._loop.call_later(HOLD_S, self._tell_unless_back, care, care.process.starts)
         else:
             self._tell(care)
         self._start_later(care)
@@ -141,8 +141,9 @@ class ProcessWatch:
         if self._shell.engine_down(care.engine):
             log.error("engine %s is down: its process is not there", care.process.name)
 
-    def _tell_unless_back(self, care: _Care) -> None:
-        if not care.process.ready.is_set() and not self._is_stopped:
+    def _tell_unless_back(self, care: _Care, starts: int) -> None:
+        """Hold no longer; an end of a process that has come since is another matter."""
+        if care.process.starts <= starts + 1 and not care.process.ready.is_set() and not self._is_stopped:
             self._tell(care)
 
     def _start_later(self, care: _Care) -> None:

@@ -24,6 +24,9 @@ from loadslice.serve.shell import Shell
 
 log = logging.getLogger(__name__)
 
+SOON_S = 0.02
+"""When the answer of an engine on which a batch has failed is first looked at."""
+
 
 class EngineWatch:
     """Looks at the engines once per probe interval; everything runs on the loop's thread.
@@ -45,6 +48,8 @@ class EngineWatch:
         self._round_trip_ns = round(limits.round_trip_timeout_s * NS_PER_S)
         self._asked_ns: dict[int, int] = {}
         """When each engine under suspicion was first asked."""
+        self._suspected_s: dict[int, float] = {}
+        """When each engine was last asked because a batch had failed, on the loop's clock."""
         self._starts: dict[int, int] = {}
         """Of each engine with a process of its own."""
         self._timer: asyncio.TimerHandle | None = None
@@ -52,6 +57,7 @@ class EngineWatch:
         self._processes = ProcessWatch(engines, shell, limits)
         self._round_trip_s = limits.round_trip_timeout_s
         engines.is_up = self._is_up
+        engines.on_failed = self._suspect
 
     def start(self) -> None:
         """Look now, and once per interval from now on."""
@@ -65,11 +71,26 @@ class EngineWatch:
     def stop(self) -> None:
         """Look no more."""
         self._processes.stop()
+        self._asked_ns.clear()
         if self._timer is not None:
             self._timer.cancel()
 
     def _is_up(self, engine: int) -> bool:
         return bool(self._shell.state.engines[engine, c.N_UP] == 1)
+
+    def _suspect(self, engine: int) -> None:
+        """A batch has failed: ask at once, for until the core knows, every batch there spends from the retry budget."""
+        now_s = self._loop.time()
+        if engine in self._asked_ns or now_s - self._suspected_s.get(engine, -self._interval_s) < self._interval_s:
+            return
+        self._suspected_s[engine] = now_s
+        if not self._has_changed(engine):
+            self._ask(engine, self._clock.now_ns())
+            self._loop.call_later(SOON_S, self._judge_soon, engine)
+
+    def _judge_soon(self, engine: int) -> None:
+        if engine in self._asked_ns and not self._has_changed(engine):
+            self._judge(engine, self._clock.now_ns())
 
     def _look(self) -> None:
         now_ns = self._clock.now_ns()
