@@ -7,16 +7,16 @@ counted. A client that leaves takes its request with it.
 
 import asyncio
 import logging
-from email.utils import formatdate
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
-import httptools
-
-from loadslice.serve.body import CONTINUE, Bodies, Body
-from loadslice.serve.head import END, Head, HeadReader, not_http
-from loadslice.serve.limits import Limits
+from loadslice.serve.body import CONTINUE, Body
+from loadslice.serve.chunks import Chunks
+from loadslice.serve.head import END, Head, not_http
 from loadslice.serve.refusals import RefusalError
 from loadslice.serve.reply import CLOSE, KEEP, Reply, refuse, render
+
+if TYPE_CHECKING:
+    from loadslice.serve.http_server import HttpServer
 
 log = logging.getLogger(__name__)
 
@@ -26,49 +26,9 @@ LINGER_S = 2.0
 AHEAD_BYTES_MAX = 1 << 16
 """What a client may send of its next requests while one is being answered; with more, it is not read from."""
 
-READ_BYTES = 1 << 16
-"""Most that is read at once where it is not known where it belongs."""
-
 UNSENT_BYTES_MAX = 1 << 14
 """A connection that has this much to send that the operating system has not accepted counts as one that does not read:
 it is asked nothing more, and has `Limits.reply_timeout_s`."""
-
-SWEEPS = 16
-"""How often within the keep-alive time connections are looked through for those that have passed it."""
-
-
-class Handler(Protocol):
-    """Who answers requests. Its calls come one after the other for each connection."""
-
-    @property
-    def bodies(self) -> Bodies:
-        """Counts what is held."""
-
-    def begin(self, head: Head, connection: "Connection") -> bool:
-        """A head is there.
-
-        Returns:
-            Whether the body is wanted; otherwise it is thrown away.
-
-        Raises:
-            RefusalError: The request is refused whatever its body says.
-        """
-
-    def handle(self, head: Head, body: bytes | memoryview, connection: "Connection") -> None:
-        """The whole request is there. Calls `Connection.send` or `Connection.reply` once, now or later.
-
-        Raises:
-            RefusalError: The request is refused.
-        """
-
-    def refused(self, refusal: RefusalError) -> None:
-        """A request was refused; told of every one."""
-
-    def sent(self, connection: "Connection") -> None:
-        """The reply has been accepted by the operating system."""
-
-    def gone(self, connection: "Connection") -> None:
-        """The client has left before it had its reply."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -104,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         """Received and not looked at yet."""
         self._body: Body | None = None
         """The body that is being received."""
-        self._chunks: _Chunks | None = None
+        self._chunks: Chunks | None = None
         """Its parser, where it comes in chunks."""
         self._discarded = 0
         """Bytes of a body that nobody wants, still to come; -1: all that comes."""
@@ -380,7 +340,7 @@ class Connection(asyncio.BufferedProtocol):
         self._forget_cut_off()
         self._cut_off = self._server.loop.call_later(self._server.limits.body_timeout_s, self._body_is_late)
         if head.is_chunked:
-            self._chunks = _Chunks(head, self._body)
+            self._chunks = Chunks(head, self._body)
             self._feed_chunks(begun)
             return
         if not begun:
@@ -516,110 +476,3 @@ def _json_bytes(head: Head) -> int:
     """Where binary tensors begin, as far as the client says; a lie is found when the body is decoded."""
     text = head.headers.get("inference-header-content-length", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-
-
-class _Chunks:
-    """Takes a chunked body apart, which llhttp does."""
-
-    def __init__(self, head: Head, body: Body) -> None:
-        self._body = body
-        self._fault: RefusalError | None = None
-        self.is_whole = False
-        self.has_more = False
-        self._parser = httptools.HttpRequestParser(self)
-        self._parser.feed_data(b"%b / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" % head.method.encode())
-
-    def feed(self, data: bytes) -> None:
-        """Take what has come.
-
-        Raises:
-            RefusalError: 400 badly framed, 413, 503.
-        """
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if self._fault is not None:
-                raise self._fault from None
-            if not self.is_whole:
-                raise RefusalError(400, "the body is cut off or badly framed", close=True) from error
-            self.has_more = True
-
-    def on_body(self, part: bytes) -> None:
-        """Called with each piece."""
-        try:
-            if not self.is_whole:
-                self._body.add(part)
-        except RefusalError as refusal:
-            self._fault = refusal
-            raise
-
-    def on_message_complete(self) -> None:
-        """Called at the end."""
-        self.is_whole = True
-
-    def on_message_begin(self) -> None:
-        """Called again where another request follows."""
-        self.has_more = self.is_whole
-
-
-class HttpServer:
-    """Makes connections and looks after all of them; one is a protocol factory."""
-
-    def __init__(self, handler: Handler, limits: Limits) -> None:
-        self.handler = handler
-        self.limits = limits
-        self.loop = asyncio.get_running_loop()
-        self.heads = HeadReader(limits)
-        self.scratch = memoryview(bytearray(READ_BYTES))
-        """Where bytes of all connections arrive: they are taken out before the next are read."""
-        self.connections: set[Connection] = set()
-        self.is_closing = False
-        self._date = b""
-        self._date_s = -1
-        self._empty: asyncio.Future[None] | None = None
-        self._sweep_s = limits.keepalive_timeout_s / SWEEPS
-        self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)
-
-    def __call__(self) -> Connection:
-        """Make the protocol of one new connection."""
-        return Connection(self)
-
-    def date(self) -> bytes:
-        """The ``Date`` line, made once a second."""
-        now_s = int(self.loop.time())
-        if now_s != self._date_s:
-            self._date_s = now_s
-            self._date = f"Date: {formatdate(usegmt=True)}\r\n".encode("ascii")
-        return self._date
-
-    def close_idle(self) -> bool:
-        """Close the connection that has been idle longest; false: none is idle."""
-        idle = [one for one in self.connections if one.is_idle]
-        if not idle:
-            return False
-        min(idle, key=lambda one: one.heard_s).close()
-        return True
-
-    def left(self) -> None:
-        """A connection has gone."""
-        if self._empty is not None and not self.connections and not self._empty.done():
-            self._empty.set_result(None)
-
-    async def shutdown(self, timeout_s: float) -> None:
-        """Close every connection: those without a request now, the others after their reply, or after a while."""
-        self.is_closing = True
-        self._sweeper.cancel()
-        for connection in list(self.connections):
-            connection.close_when_done()
-        if self.connections:
-            self._empty = self.loop.create_future()
-            await asyncio.wait((self._empty,), timeout=timeout_s)
-        for connection in list(self.connections):
-            connection.abort()
-
-    def _sweep(self) -> None:
-        """Close those that have brought no whole head for longer than they may."""
-        since_s = self.loop.time() - self.limits.keepalive_timeout_s
-        for connection in [one for one in self.connections if one.head is None and one.free_s < since_s]:
-            connection.close()
-        self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)

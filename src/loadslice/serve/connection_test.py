@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadslice.serve.body import Bodies
-from loadslice.serve.connection import AHEAD_BYTES_MAX, UNSENT_BYTES_MAX, Connection, HttpServer
+from loadslice.serve.connection import AHEAD_BYTES_MAX, UNSENT_BYTES_MAX, Connection
 from loadslice.serve.head import Head
+from loadslice.serve.http_server import HttpServer
 from loadslice.serve.limits import Limits
 from loadslice.serve.refusals import RefusalError
 from loadslice.serve.reply import Reply

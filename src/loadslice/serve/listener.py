@@ -10,7 +10,7 @@ import logging
 import socket
 import ssl
 
-from loadslice.serve.connection import HttpServer
+from loadslice.serve.http_server import HttpServer
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import reason
 

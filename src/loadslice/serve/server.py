@@ -13,12 +13,12 @@ from loadslice.serve import openapi
 from loadslice.serve.access import Access
 from loadslice.serve.administration import Administration, Guard
 from loadslice.serve.clock import Clock
-from loadslice.serve.connection import HttpServer
 from loadslice.serve.drift import DriftSampler
 from loadslice.serve.engines import SWITCH_INTERVAL_S
 from loadslice.serve.faults import Switches
 from loadslice.serve.front import Front
 from loadslice.serve.generation import CUT_OFF_S, Generation, Probation, Serving
+from loadslice.serve.http_server import HttpServer
 from loadslice.serve.limits import Limits
 from loadslice.serve.listener import Listener, open_listener
 from loadslice.serve.logs import Witness

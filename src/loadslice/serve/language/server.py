@@ -17,7 +17,7 @@ from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.tables import fresh, lower
 from loadslice.serve.access import Access
 from loadslice.serve.clock import Clock
-from loadslice.serve.connection import HttpServer
+from loadslice.serve.http_server import HttpServer
 from loadslice.serve.language.front import LanguageFront, LanguageService
 from loadslice.serve.language.metrics import Keep, LanguageMetrics
 from loadslice.serve.language.shell import LanguageShell

@@ -1,0 +1,78 @@
+"""All connections of one port: makes them, bounds their number, lets go of those that bring nothing."""
+
+import asyncio
+from email.utils import formatdate
+
+from loadslice.serve.connection import Connection
+from loadslice.serve.handler import Handler
+from loadslice.serve.head import HeadReader
+from loadslice.serve.limits import Limits
+
+READ_BYTES = 1 << 16
+"""Most that is read at once where it is not known where it belongs."""
+
+SWEEPS = 16
+"""How often within the keep-alive time connections are looked through for those that have passed it."""
+
+
+class HttpServer:
+    """Makes connections and looks after all of them; one is a protocol factory."""
+
+    def __init__(self, handler: Handler, limits: Limits) -> None:
+        self.handler = handler
+        self.limits = limits
+        self.loop = asyncio.get_running_loop()
+        self.heads = HeadReader(limits)
+        self.scratch = memoryview(bytearray(READ_BYTES))
+        """Where bytes of all connections arrive: they are taken out before the next are read."""
+        self.connections: set[Connection] = set()
+        self.is_closing = False
+        self._date = b""
+        self._date_s = -1
+        self._empty: asyncio.Future[None] | None = None
+        self._sweep_s = limits.keepalive_timeout_s / SWEEPS
+        self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)
+
+    def __call__(self) -> Connection:
+        """Make the protocol of one new connection."""
+        return Connection(self)
+
+    def date(self) -> bytes:
+        """The ``Date`` line, made once a second."""
+        now_s = int(self.loop.time())
+        if now_s != self._date_s:
+            self._date_s = now_s
+            self._date = f"Date: {formatdate(usegmt=True)}\r\n".encode("ascii")
+        return self._date
+
+    def close_idle(self) -> bool:
+        """Close the connection that has been idle longest; false: none is idle."""
+        idle = [one for one in self.connections if one.is_idle]
+        if not idle:
+            return False
+        min(idle, key=lambda one: one.heard_s).close()
+        return True
+
+    def left(self) -> None:
+        """A connection has gone."""
+        if self._empty is not None and not self.connections and not self._empty.done():
+            self._empty.set_result(None)
+
+    async def shutdown(self, timeout_s: float) -> None:
+        """Close every connection: those without a request now, the others after their reply, or after a while."""
+        self.is_closing = True
+        self._sweeper.cancel()
+        for connection in list(self.connections):
+            connection.close_when_done()
+        if self.connections:
+            self._empty = self.loop.create_future()
+            await asyncio.wait((self._empty,), timeout=timeout_s)
+        for connection in list(self.connections):
+            connection.abort()
+
+    def _sweep(self) -> None:
+        """Close those that have brought no whole head for longer than they may."""
+        since_s = self.loop.time() - self.limits.keepalive_timeout_s
+        for connection in [one for one in self.connections if one.head is None and one.free_s < since_s]:
+            connection.close()
+        self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)
