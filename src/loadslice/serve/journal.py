@@ -27,6 +27,9 @@ from loadslice.spec.twin import plain, twins
 
 log = logging.getLogger(__name__)
 
+TOOLS = ("numpy", "numba", "onnxruntime", "openvino", "httptools", "uvloop")
+"""Distributions whose versions may matter to what is in a journal."""
+
 FLUSH_S = 5.0
 ROWS_MAX = 16_384
 """Rows kept before a part is written early, so that memory stays flat under load."""
@@ -203,7 +206,7 @@ class JournalWriter:
             span_ns=span_ns,
             pipeline_yaml=msgspec.yaml.encode(plain(self._pipeline)).decode(),
             effects_sha256=effects_sha256,
-            stamp=stamp(journal.SCHEMA_VERSION, tools=("numpy", "numba", "onnxruntime", "openvino", "aiohttp")),
+            stamp=stamp(journal.SCHEMA_VERSION, tools=TOOLS),
         )
         write_bytes(self._folder / "journal.json", encode_json(head))
 
