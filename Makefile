@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export ORT_DISABLE_TELEMETRY := 1
 export DO_NOT_TRACK := 1
 
-.PHONY: study test coverage check docs bench install lock clean
+.PHONY: study test coverage check docs fuzz drills bench install lock clean
 
 # A stamp per lock: an unchanged lock installs nothing.
 $(VENV)/.run: requirements.lock pyproject.toml
@@ -48,13 +48,22 @@ check: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/sphinx-build -W -n -q -b html docs docs/_build/html
 
+# Bad inputs in number: EXAMPLES of each kind, beyond the few that every test run tries.
+EXAMPLES ?= 400
+fuzz: $(VENV)/.dev
+	LOADSLICE_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout 3600 tests/fuzz
+
+# Every drill on the example's own pipeline.
+drills: $(VENV)/.dev
+	$(BIN)/loadslice drill --pipeline examples/ocr/pipeline.yaml
+
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
 # Versions and hashes only: no index address may enter a lock.
 lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate --no-header -q \
-	  --extra onnxruntime --extra openvino --extra example --group build -o requirements.lock
+	  --extra onnxruntime --extra openvino --extra grpc --extra example --group build -o requirements.lock
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate --no-header -q \
 	  --extra onnxruntime --extra openvino --extra plan --extra squeeze --extra grpc --extra otel --extra ray --extra watch --extra llm --extra example --group build --group test --group gate --group docs -c requirements.lock -o requirements-dev.lock
 
