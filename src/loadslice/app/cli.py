@@ -33,6 +33,7 @@ COMMANDS = {
     "evaluate": "Does a placement help here, is it still right, and is it worth it?",
     "drill": "Break it on purpose: does the pipeline keep its promises?",
     "watch": "Are answers and operation still as they were?",
+    "diagnose": "What is wrong, why, and what to do about it?",
     "env": "Record the environment, and check that it is still the same.",
     "study": "The whole journey on one folder, ending in a report.",
     "trace": "Import, describe, sample and synthesise request traces.",

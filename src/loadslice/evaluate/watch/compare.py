@@ -20,6 +20,9 @@ except ImportError as error:
 
 Floats = npt.NDArray[np.float64]
 
+MANY = 100
+"""Values below which nothing can be said of how they clump."""
+WINDOWS_MIN = 10
 BINS = 10
 EXPECTED_MIN = 5.0
 """Smaller expected counts are pooled: Pearson's approximation wants that many (Cochran 1954)."""
@@ -138,22 +141,32 @@ def holm(probabilities: Sequence[float], alpha: float) -> list[bool]:
 
 
 def clumping(values: Floats) -> float:
-    """Variance of window means over what it would be for independent values; at least 1, the worst of several widths.
+    """How many answers are worth one independent one: at least 1.
 
-    A ratio that one in twenty series of independent values would show is taken for 1.
+    Variance of window means over what it would be for independent values, of the values and of the share in each of
+    their bins (a mix may come in clumps though its mean does not), the worst over several widths. A ratio that one in a
+    hundred series of independent values would show is taken for 1.
 
     Args:
         values: In the order they came.
     """
-    spread = float(values.var())
-    if len(values) < 2 or spread == 0:
+    if len(values) < MANY or values.var() == 0:
         return 1.0
+    cuts = edges(np.sort(values))
+    bins = np.searchsorted(cuts, values, side="left")
+    series = [values, *((bins == one).astype(np.float64) for one in range(len(cuts) + 1))]
+    return max(_inflation(one) for one in series)
+
+
+def _inflation(values: Floats) -> float:
+    spread = float(values.var())
     worst = 1.0
-    for width in {10, 50, len(values) // 20}:
-        windows = len(values) // width if width >= 2 else 0
-        if windows >= 10:
-            means = values[: windows * width].reshape(windows, width).mean(axis=1)
-            ratio = float(means.var(ddof=1)) * width / spread
-            if ratio * (windows - 1) > special.chdtri(windows - 1, 0.05):
-                worst = max(worst, ratio)
+    for width in {10, 50, len(values) // 20, len(values) // 10}:
+        windows = len(values) // width
+        if spread == 0 or windows < WINDOWS_MIN:
+            continue
+        means = values[: windows * width].reshape(windows, width).mean(axis=1)
+        ratio = float(means.var(ddof=1)) * width / spread
+        if ratio * (windows - 1) > special.chdtri(windows - 1, 0.01):
+            worst = max(worst, ratio)
     return worst

@@ -34,8 +34,10 @@ CALM_LOOKS = 2
 """In a row without evidence, after which an alert is resolved."""
 CALM_P = 0.01
 """What is above is no evidence; an alert that stands needs less to stand on than one that begins."""
-MEANS_MIN = 50
-"""Answers in a detector's window, below which its mean says no distance: it is off by 0.04 then by chance."""
+SURE_Z = 4.5
+"""Standard errors that a mean rank must be off once a change was found: 7e-6 by chance, and changes are few."""
+RANK_VARIANCE = 1 / 12
+"""Of ranks that are uniform."""
 WARM_SAMPLES = 2000
 """Of the baseline that a detector sees first."""
 
@@ -148,9 +150,8 @@ class DriftWatch:
                 continue
             width = int(means.detector.width) * means.bundle
             shift = float(means.detector.estimation) - 0.5
-            if width < MEANS_MIN:
-                continue
-            if abs(shift) >= self._plan.least.shift:
+            error = math.sqrt(RANK_VARIANCE * reference.clumping * (1 / max(width, 1) + 1 / len(reference.ordered)))
+            if abs(shift) >= max(self._plan.least.shift, SURE_Z * error):
                 if key not in self._firing:
                     self._firing[key] = 0
                     yield self._alert(

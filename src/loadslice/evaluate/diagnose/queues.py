@@ -1,0 +1,142 @@
+"""Queues that grow: more comes than goes, and why."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from loadslice.evaluate.diagnose.evidence import Evidence, Floats, NotSeenError, Timeline
+from loadslice.evaluate.diagnose.rule import Rule
+from loadslice.spec.diagnosis import Confidence, Finding
+
+BINS_MIN = 8
+GROWTH_BINS = 4
+"""Over which a queue must have grown: shorter growth is a burst."""
+QUEUE_MIN = 8.0
+GROWN_MIN = 3.0
+SLOWER = 1.5
+FASTER = 1.3
+
+
+def _look(evidence: Evidence) -> Iterable[Finding]:
+    line = evidence.timeline
+    if line is None or len(line.arrivals) < BINS_MIN:
+        raise NotSeenError("no course of queue lengths over time is known")
+    for engine in range(len(line.engines)):
+        found = _of(line, engine, evidence)
+        if found is not None:
+            yield found
+
+
+def growth(queue: Floats) -> tuple[int, int] | None:
+    """The stretch, first and last bin, over which a queue grew most; ``None``: it did not grow enough to matter.
+
+    Enough: it ends at `QUEUE_MIN` or more, at least `GROWN_MIN` times its median level and where it began, rose over
+    `GROWTH_BINS` bins or more, and did not fall by more than a tenth of its height on the way.
+    """
+    best: tuple[float, int, int] | None = None
+    begin, peak = 0, 0
+    for at in range(1, len(queue)):
+        if queue[at] < queue[peak] - 0.1 * max(queue[peak] - queue[begin], 1.0) or queue[at] < queue[begin]:
+            begin = peak = at
+        elif queue[at] >= queue[peak]:
+            peak = at
+            rise = float(queue[peak] - queue[begin])
+            if peak - begin >= GROWTH_BINS and (best is None or rise > best[0]):
+                best = (rise, begin, peak)
+    if best is None:
+        return None
+    _, begin, peak = best
+    usual = max(float(np.median(queue)) if peak - begin < len(queue) / 2 else 0.0, float(queue[begin]), 1.0)
+    return (begin, peak) if queue[peak] >= QUEUE_MIN and queue[peak] >= GROWN_MIN * usual else None
+
+
+def _of(line: Timeline, engine: int, evidence: Evidence) -> Finding | None:
+    queue = line.queue[engine]
+    stretch = growth(queue)
+    if stretch is None:
+        return None
+    begin, peak = stretch
+    inside = np.zeros(len(queue), bool)
+    inside[begin : peak + 1] = True
+    service, placed = line.service_ms[engine], line.placed[engine]
+    slower = _ratio(service, inside)
+    faster = _ratio(placed, inside)
+    busy = float(np.nanmean(line.busy[engine][inside])) if np.isfinite(line.busy[engine][inside]).any() else None
+    cause, remedy, confidence = _why(slower, faster, busy)
+    name = line.engines[engine]
+    from_s, to_s = line.begin_s + begin * line.step_s, line.begin_s + (peak + 1) * line.step_s
+    return Finding(
+        rule=RULE.name,
+        symptom=f"the queue of '{name}' grew",
+        evidence=f"from {queue[begin]:.0f} to {queue[peak]:.0f} waiting between {from_s:.1f} and {to_s:.1f} s"
+        + ("" if slower is None else f"; a batch took {slower:.2f} times its usual time")
+        + ("" if faster is None else f", {faster:.2f} times as much arrived there")
+        + ("" if busy is None else f", {busy:.0%} of its slots busy"),
+        cause=cause,
+        remedy=remedy,
+        confidence=confidence,
+        basis=evidence.basis,
+        figures={"engine": name, "from_s": from_s, "to_s": to_s, "queue_from": float(queue[begin]),
+                 "queue_to": float(queue[peak]), "service_ratio": slower, "arrival_ratio": faster, "busy": busy},
+    )  # fmt: skip
+
+
+def _ratio(values: Floats, inside: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float | None:
+    """Mean in a stretch over the median of the rest; ``None``: one of them is unknown or nothing."""
+    within, rest = values[inside], values[~inside]
+    within, rest = within[np.isfinite(within)], rest[np.isfinite(rest)]
+    usual = float(np.median(rest)) if len(rest) else 0.0
+    return float(within.mean()) / usual if len(within) and usual > 0 else None
+
+
+def _why(slower: float | None, faster: float | None, busy: float | None) -> tuple[str, str, Confidence]:
+    is_slow, is_more = slower is not None and slower >= SLOWER, faster is not None and faster >= FASTER
+    if is_slow and not is_more:
+        return (
+            "the engine became slower while no more arrived",
+            (
+                "give its stage a `breaker` with `slow_ms` and a `failover`; look at what shares the device, and at "
+                "its "
+                "temperature and power"
+            ),
+            "high",
+        )
+    if is_more and not is_slow:
+        return (
+            "more arrived than it can do, at its usual pace",
+            (
+                "bound what waits (`queue.wait_limit_ms`, deadlines), let lower classes be shed, and size the fleet "
+                "for the "
+                "peak: `loadslice plan`"
+            ),
+            "high",
+        )
+    if is_slow and is_more:
+        return (
+            "more arrived and the engine became slower: either leads to the other",
+            "find out which came first with a shorter journal; deadlines and a retry budget keep both bounded",
+            "low",
+        )
+    if busy is not None and busy < 0.5:
+        return (
+            (
+                "work waited although the engine was not busy: it was down, or its breaker open, or batches waited for "
+                "company"
+            ),
+            "look at `loadslice_engine_up`, `loadslice_breaker_state` and `batch.window_ms`",
+            "low",
+        )
+    return (
+        "the load is more than this engine can do",
+        "more of it, larger batches, or a cheaper variant (`loadslice squeeze`); `loadslice plan` says which pays",
+        "medium",
+    )
+
+
+RULE = Rule(
+    name="queue-growth",
+    formula=f"waiting rises over {GROWTH_BINS} bins to {QUEUE_MIN:g} or more and {GROWN_MIN:g} x its usual level",
+    reason="a queue that empties again within a few bins has done its work",
+    needs="a journal, or a server that is looked at for some seconds (--for-s)",
+    look=_look,
+)
