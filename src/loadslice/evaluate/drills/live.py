@@ -187,8 +187,8 @@ def poison(desk: Desk) -> DrillResult:
     held = kills > 0 and kept_away and good == len(after) and kills <= KILLS_MAX
     return desk.result(
         "poison",
-        f"answered {status}{' by another engine' if elsewhere else ''} after {kills} ends of the process of '{engine}'; {good} of {len(after)} other inputs "
-        f"answered afterwards, back after {_s(back_s)}",
+        f"answered {status}{' by another engine' if elsewhere else ''} after {kills} ends of '{engine}'; "
+        f"{good} of {len(after)} other inputs answered afterwards, back after {_s(back_s)}",
         held, kills=kills, status=status, others=len(after), others_completed=good,
         restarts=int(desk.engines()[engine]["restarts"]) - int(first["restarts"]), engine=engine,
     )  # fmt: skip

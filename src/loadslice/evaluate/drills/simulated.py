@@ -120,6 +120,7 @@ def overflow(ground: Ground) -> DrillResult:
     if eligible == 0:
         raise NotApplicableError(
             f"engine '{engine}' never overflowed at 150 %; give it `queue.overflow_at` or `queue.wait_limit_ms`"
+            + ("" if ground.busiest == engine else f", or more room at '{ground.busiest}', which is busier")
         )
     share = stage.failover.share
     others = [one for one in ground.pipeline.stages if one.failover is not None and one is not stage]
