@@ -227,7 +227,7 @@ def _array_count(arrays: dict[str, Tensor], place: str) -> int:
     counts = {name: array.shape[0] for name, array in arrays.items()}
     if len(set(counts.values())) > 1:
         raise InputError(f"{place}: arrays differ in rows ({', '.join(f'{k} {n}' for k, n in counts.items())}).")
-    return next(iter(counts.values()))
+    return int(next(iter(counts.values())))
 
 
 def _array_rows(path: Path) -> Iterator[Row | BadRow]:

@@ -119,7 +119,7 @@ class Tracer:
     def _stage(self, pipeline: Pipeline, passage: Passage, inside: Any, at: Any, end_ns: int) -> None:
         from opentelemetry.trace import set_span_in_context
 
-        attributes = {
+        attributes: dict[str, str | int] = {
             "loadslice.engine": list(pipeline.engines)[passage.engine],
             "loadslice.placed": passage.placed.name.lower(),
             "loadslice.items": passage.items,

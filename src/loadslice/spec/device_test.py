@@ -76,7 +76,10 @@ def test_a_figure_that_cannot_be_right_is_refused(tmp_path: Path, old: str, new:
         ("power: {points: [[0, 2], [0.5, 4]], basis: measured, source: m}", "rise from 0 to 1"),
         ("power: {points: [[0, 2], [0.5, 8], [1, 4]], basis: measured, source: m}", "not fall with load"),
         ("power: {points: [[0, 2], [1, 4]], basis: measured, source: ' '}", "needs a source"),
-        ("purchase_price: [{value: 100, currency: dollars, date: '2026', basis: stated, source: s}]", "three capital letters"),
+        (
+            "purchase_price: [{value: 100, currency: dollars, date: '2026', basis: stated, source: s}]",
+            "three capital letters",
+        ),
         ("purchase_price: [{value: 100, currency: USD, date: June, basis: stated, source: s}]", "YYYY-MM"),
         ("rent_per_hour: [{value: 5000, currency: USD, date: '2026', basis: stated, source: s}]", "at most 1000"),
         ("rent_per_hour: [{value: 0, currency: USD, date: '2026', basis: stated, source: s}]", "above 0"),
