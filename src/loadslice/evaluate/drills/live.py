@@ -169,20 +169,25 @@ def poison(desk: Desk) -> DrillResult:
             pause(0.2)
             desk.fault(engine, "hang", RETURN_S)
             os.kill(int(pid), signal.SIGKILL)
-            kills += 1
+            kills += thread.is_alive()
             thread.join(0.5)
             if thread.is_alive():
                 wait_for(partial(_is_back, desk, engine, pid, thread), RETURN_S)
     finally:
         desk.clear()
         thread.join()
+    if not kills:
+        raise NotApplicableError(f"the request could not be caught inside the process of '{engine}'")
     back_s = wait_for(lambda: desk.engines()[engine]["state"] == "up" and desk.ready(), RETURN_S)
     with desk.subject.line() as line:
         after = [line.post(letter) for letter in desk.subject.letters[1:] or desk.subject.letters]
     good = sum(heard.completed for heard in after)
     status = answer[0].status if answer else None
     # Another engine may have been given it, and stood it: then it is kept away from the first all the same.
-    elsewhere = bool(answer) and answer[0].completed and engine not in answer[0].engines
+    others = {name for one in desk.pipeline.stages if engine in one.engine_names for name in one.engine_names} - {
+        engine
+    }
+    elsewhere = bool(answer) and answer[0].completed and bool(others & set(answer[0].engines))
     kept_away = status is not None and (status != 200 or elsewhere)
     held = kills > 0 and kept_away and good == len(after) and kills <= KILLS_MAX
     return desk.result(
