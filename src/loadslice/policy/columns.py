@@ -159,13 +159,13 @@ FREE, QUEUED, RUNNING = range(3)
 # Lanes (state.lanes): one FIFO per engine, class, lane (stage, version, bucket) and tenant
 L_HEAD, L_TAIL, L_COUNT, LANE_COLUMNS = range(4)
 
-# Engines (state.engines); requests of class k that wait are counted at N_WAITING + k. N_BUSY_NS adds up over slots;
+# Engines (state.engines); requests of class k that wait are counted at N_WAITING + k, the work that waits in class k
+# and those above it, which is what a newcomer of class k waits for, at N_BACKLOG_NS + k. N_BUSY_NS adds up over slots;
 # N_ACTIVE_NS is the time in which any slot ran, N_SINCE_NS when the present such time began.
 (
     N_UP,
     N_QUEUED,
     N_INFLIGHT,
-    N_BACKLOG_NS,
     N_QUEUE_EXPIRY_NS,
     N_BREAKER_NS,
     N_DIRTY,
@@ -178,8 +178,9 @@ L_HEAD, L_TAIL, L_COUNT, LANE_COLUMNS = range(4)
     N_DONE_NS,
     N_LOADS,
     N_WAITING,
-) = range(16)
-ENGINE_COLUMNS = N_WAITING + CLASSES
+) = range(15)
+N_BACKLOG_NS = N_WAITING + CLASSES
+ENGINE_COLUMNS = N_BACKLOG_NS + CLASSES
 
 # Live estimates (state.live): service of n rows = V_BASE_NS + n * V_ROW_NS; a row's part of a full batch = V_PART_NS
 V_BASE_NS, V_ROW_NS, V_PART_NS, LIVE_COLUMNS = range(4)

@@ -25,20 +25,20 @@ TRIAL_NS = 1_000_000_000
 @kernel
 def hint_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
     """When to come back: how long the engine needs to drain what it has. Finite, and falls as the backlog falls."""
-    return max(HINT_FLOOR_NS, wait_ns(now_ns, tables, state, engine))
+    return max(HINT_FLOOR_NS, wait_ns(now_ns, tables, state, engine, c.CLASSES - 1))
 
 
 @kernel
-def ahead_ns(now_ns: int, tables: Tables, state: State, stage: int) -> int:
+def ahead_ns(now_ns: int, tables: Tables, state: State, stage: int, priority: int) -> int:
     """What the stages after one are expected to take: their batches as seen, and the longest of their waits.
 
     Waits are not added up: an engine serves first what arrived first, so that a request waits for its elders once.
     """
-    return later_ns(now_ns, tables, state, stage) if stage + 1 < tables.stages.shape[0] else 0
+    return later_ns(now_ns, tables, state, stage, priority) if stage + 1 < tables.stages.shape[0] else 0
 
 
 @rare
-def later_ns(now_ns: int, tables: Tables, state: State, stage: int) -> int:
+def later_ns(now_ns: int, tables: Tables, state: State, stage: int, priority: int) -> int:
     """The same where there are stages after it."""
     service = 0
     longest_wait = 0
@@ -51,7 +51,7 @@ def later_ns(now_ns: int, tables: Tables, state: State, stage: int) -> int:
                 break
             if state.engines[engine, c.N_UP] == 1:
                 quickest = min(quickest, state.learned_ns[later, engine])
-                shortest_wait = min(shortest_wait, wait_ns(now_ns, tables, state, engine))
+                shortest_wait = min(shortest_wait, wait_ns(now_ns, tables, state, engine, priority))
         if quickest < c.FOREVER:
             service += quickest
             longest_wait = max(longest_wait, shortest_wait)

@@ -220,3 +220,24 @@ def test_nobody_joins_a_batch_that_ends_past_their_own_deadline() -> None:
     run.now_ns = 10 * MS
     run.done(0)
     assert run.members(0) == [1]
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_burst_of_the_lowest_class_makes_nobody_above_it_hopeless(slots: int) -> None:
+    """The wait that a deadline was held against counted work that the newcomer would have overtaken."""
+    plan = one_stage({"a": Engine(backend="twin", max_inflight=slots, queue=Queue(limit=200, wait_limit_ms=50))})
+    run = Desk(msgspec.structs.replace(plan, max_requests=200))
+    run.arrive(0)
+    run.now_ns = 10 * MS
+    run.done(0)  # it is known now that one takes 10 ms
+    for _ in range(100):
+        run.arrive(3)
+    top = run.arrive(0, deadline_ns=run.now_ns + 40 * MS)
+    assert outcomes(top) == []
+    assert placements(top)
+    # The lowest class itself does wait for all of them.
+    assert outcomes(run.arrive(3, deadline_ns=run.now_ns + 40 * MS)) == [(102, Outcome.SHED, Reason.HOPELESS)]
+    # And what waits above counts.
+    for _ in range(5 * slots):
+        run.arrive(0)
+    assert outcomes(run.arrive(0, deadline_ns=run.now_ns + 40 * MS))[0][1:] == (Outcome.SHED, Reason.HOPELESS)

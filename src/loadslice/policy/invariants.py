@@ -91,7 +91,7 @@ def _check_free_list(state: State) -> None:
 
 def _check_queues(tables: Tables, state: State, engine: int) -> set[int]:
     seen: set[int] = set()
-    backlog_ns = 0
+    backlog_ns = np.zeros(c.CLASSES, np.int64)
     rows = np.zeros(state.lane_rows.shape[1], np.int64)
     for priority, lane, tenant in np.ndindex(*state.lanes.shape[1:4]):
         head, tail, count = (int(value) for value in state.lanes[engine, priority, lane, tenant])
@@ -104,15 +104,15 @@ def _check_queues(tables: Tables, state: State, engine: int) -> set[int]:
             assert row[c.R_SEQUENCE] > sequence, "order: FIFO inside (class, stage, bucket)"
             assert row[c.R_ARRIVED_NS] <= row[c.R_ENQUEUED_NS] <= state.counters[c.C_NOW_NS], "order: causality"
             seen.add(request)
-            backlog_ns += int(row[c.R_WORK_NS])
+            backlog_ns[priority:] += row[c.R_WORK_NS]
             rows[lane] += row[c.R_ITEMS]
             previous, sequence, length, request = request, int(row[c.R_SEQUENCE]), length + 1, int(row[c.R_NEXT])
         assert (length, previous) == (count, tail), "accounting: lane count and tail"
     waiting = state.lanes[engine, ..., c.L_COUNT].sum(axis=(1, 2))
-    assert (waiting == state.engines[engine, c.N_WAITING :]).all(), "accounting: waiting by class"
+    assert (waiting == state.engines[engine, c.N_WAITING : c.N_BACKLOG_NS]).all(), "accounting: waiting by class"
     counts = state.engines[engine]
     assert len(seen) == counts[c.N_QUEUED], "accounting: queue length"
-    assert backlog_ns == counts[c.N_BACKLOG_NS], "accounting: backlog"
+    assert (backlog_ns == counts[c.N_BACKLOG_NS :]).all(), "accounting: backlog by class"
     assert (rows == state.lane_rows[engine]).all(), "accounting: lane rows"
     limit = int(tables.engines[engine, c.E_QUEUE_LIMIT])
     # With a limit of 0 one request passes through the queue on its way to a free slot within the same event.
@@ -227,7 +227,8 @@ def check_idle(state: State) -> None:
         AssertionError: A permit, a row or a queue place was not given back.
     """
     assert state.counters[c.C_IN_SYSTEM] == 0
-    assert (state.engines[:, [c.N_QUEUED, c.N_INFLIGHT, c.N_BACKLOG_NS]] == 0).all(), "permits return when idle"
+    assert (state.engines[:, [c.N_QUEUED, c.N_INFLIGHT]] == 0).all(), "permits return when idle"
+    assert (state.engines[:, c.N_WAITING :] == 0).all(), "permits return when idle"
     assert (state.batches[:, c.B_BUSY] == 0).all()
     assert (state.lane_rows == 0).all()
     assert (state.breakers[..., c.X_PROBES] == 0).all(), "permits return when idle"

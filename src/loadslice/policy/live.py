@@ -48,22 +48,26 @@ def work_ns(tables: Tables, state: State, stage: int, engine: int, lane: int, ro
 
 
 @kernel
-def wait_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
-    """Expected wait of a newcomer on an engine: queued work, and what is left of running batches, over its slots."""
+def wait_ns(now_ns: int, tables: Tables, state: State, engine: int, priority: int) -> int:
+    """Expected wait of a newcomer on an engine: work queued before it, and what is left of running batches, over slots.
+
+    Before it is what waits in its class and those above; what waits below would be overtaken. Counted as well, a burst
+    of the lowest class had the highest refused as hopeless.
+    """
     if tables.engines[engine, c.E_MAX_INFLIGHT] == 1:
-        return int(state.backlog_ns[engine] + max(0, state.ends_ns[engine] - now_ns))
-    return wait_for_many_ns(now_ns, tables, state, engine)
+        return int(state.backlog_ns[priority, engine] + max(0, state.ends_ns[engine] - now_ns))
+    return wait_for_many_ns(now_ns, tables, state, engine, priority)
 
 
 @rare
-def wait_for_many_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
+def wait_for_many_ns(now_ns: int, tables: Tables, state: State, engine: int, priority: int) -> int:
     """Expected wait on an engine with several slots: none while one is idle and nobody waits."""
     width = tables.engines[engine, c.E_MAX_INFLIGHT]
     counts = state.engines[engine]
     first = tables.engines[engine, c.E_FIRST_SLOT]
     if counts[c.N_INFLIGHT] < width and counts[c.N_QUEUED] == 0:
         return 0
-    left_ns = counts[c.N_BACKLOG_NS] * 1
+    left_ns = counts[c.N_BACKLOG_NS + priority] * 1
     for slot in range(first, first + width):
         if state.batches[slot, c.B_BUSY] == 1:
             left_ns += max(0, state.batches[slot, c.B_STARTED_NS] + state.batches[slot, c.B_EXPECTED_NS] - now_ns)

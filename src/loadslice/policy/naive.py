@@ -259,7 +259,7 @@ class Naive:
         if stage.prefer == "fastest":
             return fastest, Reason.FASTEST
         if stage.prefer == "cheapest":
-            latest_ns = request.deadline_ns - now_ns - self._ahead_ns(now_ns, request.stage)
+            latest_ns = request.deadline_ns - now_ns - self._ahead_ns(now_ns, request.stage, request.priority)
             timely = [e for e in able if self._completion_ns(now_ns, request, e) <= latest_ns]
             asks = {e: (self._price(request, e), self._completion_ns(now_ns, request, e)) for e in timely}
             return min(timely, key=asks.__getitem__, default=fastest), Reason.CHEAPEST
@@ -272,7 +272,7 @@ class Naive:
 
     def _completion_ns(self, now_ns: int, request: Request, e: int) -> int:
         engine = self.engines[e]
-        return engine.wait_ns(now_ns) + self._service_ns(request, e) + engine.load_ns(request.stage)
+        return engine.wait_ns(now_ns, request.priority) + self._service_ns(request, e) + engine.load_ns(request.stage)
 
     def _price(self, request: Request, e: int) -> int:
         """Of one row in a full batch: nJ, or 1e-12 of the currency."""
@@ -286,20 +286,20 @@ class Naive:
     def _service_ns(self, request: Request, e: int) -> int:
         return self.engines[e].service_ns(request.lane, request.items)
 
-    def _ahead_ns(self, now_ns: int, s: int) -> int:
+    def _ahead_ns(self, now_ns: int, s: int, priority: int) -> int:
         service, longest_wait = 0, 0
         for later in range(s + 1, len(self.stages)):
             up = [self.engines[e] for e in self.order[later] if self.engines[e].up]
             if up:
                 service += min(engine.learned_ns.get(later, 0) for engine in up)
-                longest_wait = max(longest_wait, min(engine.wait_ns(now_ns) for engine in up))
+                longest_wait = max(longest_wait, min(engine.wait_ns(now_ns, priority) for engine in up))
         return service + longest_wait
 
     # 3 to 5: overflow, hopelessness, room
 
     def _has_spare(self, now_ns: int, request: Request, e: int) -> bool:
         engine = self.engines[e]
-        return self._available(request, e) and engine.has_room() and not engine.is_overflow(now_ns)
+        return self._available(request, e) and engine.has_room() and not engine.is_overflow(now_ns, request.priority)
 
     def _may_fail_over(self, request: Request) -> bool:
         failover = self.stages[request.stage].failover
@@ -346,10 +346,11 @@ class Naive:
             able = any(accepts(stage, self.engines[e], request) for e in self.order[request.stage])
             self._refuse(request, Outcome.FAILED, Reason.ENGINE_DOWN if able else Reason.INELIGIBLE)
             return
-        if self.engines[e].is_overflow(now_ns) and self._takes_overflow(now_ns, request, e):
+        if self.engines[e].is_overflow(now_ns, request.priority) and self._takes_overflow(now_ns, request, e):
             e, reason = self.backup_of[request.stage], Reason.FAILOVER
         engine = self.engines[e]
-        if self._dropped(now_ns, request, e, engine.wait_ns(now_ns), self._ahead_ns(now_ns, request.stage)):
+        ahead_ns = self._ahead_ns(now_ns, request.stage, request.priority)
+        if self._dropped(now_ns, request, e, engine.wait_ns(now_ns, request.priority), ahead_ns):
             return
         if not engine.has_room():
             hint_ns = engine.hint_ns(now_ns)

@@ -138,12 +138,12 @@ class NaiveEngine:
         waiting = len(self.queue)
         return waiting < self.settings.queue.limit or (waiting == 0 and self.free_slot() is not None)
 
-    def is_overflow(self, now_ns: int) -> bool:
+    def is_overflow(self, now_ns: int, priority: int) -> bool:
         """Whether an arrival finds it past its marks."""
         queue = self.settings.queue
         if queue.overflow_at is not None and len(self.queue) >= queue.overflow_at:
             return True
-        return queue.wait_limit_ms is not None and self.wait_ns(now_ns) > round(queue.wait_limit_ms * MS)
+        return queue.wait_limit_ms is not None and self.wait_ns(now_ns, priority) > round(queue.wait_limit_ms * MS)
 
     def join(self, request: Request) -> None:
         """Put a request at the end of the queue."""
@@ -206,17 +206,17 @@ class NaiveEngine:
         size = self.stages[lane[0]].batch.size
         return rows * (row_ns + base_ns // size) if rows < size else base_ns + rows * row_ns
 
-    def wait_ns(self, now_ns: int) -> int:
-        """What a newcomer is thought to wait."""
+    def wait_ns(self, now_ns: int, priority: int) -> int:
+        """What a newcomer of a class is thought to wait: for what is running, and for whoever it does not overtake."""
         if self.free_slot() is not None and len(self.slots) > 1 and not self.queue:
             return 0
-        left = sum(request.work_ns for request in self.queue)
+        left = sum(request.work_ns for request in self.queue if request.priority <= priority)
         left += sum(max(0, batch.started_ns + batch.expected_ns - now_ns) for batch in self.batches())
         return left // len(self.slots)
 
     def hint_ns(self, now_ns: int) -> int:
         """When to come back."""
-        return max(HINT_FLOOR_NS, self.wait_ns(now_ns))
+        return max(HINT_FLOOR_NS, self.wait_ns(now_ns, len(CLASSES) - 1))
 
     def learn(self, now_ns: int, batch: Running) -> None:
         """Move the estimates by how long a batch took that ended well; a trial's answer replaces them."""

@@ -77,7 +77,7 @@ def fastest(now_ns: int, tables: Tables, state: State, request: int) -> int:
     stage = row[c.R_STAGE]
     lane = row[c.R_BUCKET]
     ends_ns = state.ends_ns
-    backlog_ns = state.backlog_ns
+    backlog_ns = state.backlog_ns[row[c.R_CLASS]]
     quick_ns = state.quick_ns[stage, lane]
     ties = 1 - tables.stages[stage, c.S_IN_ORDER]
     best = -1
@@ -101,7 +101,7 @@ def completion_ns(now_ns: int, tables: Tables, state: State, request: int, engin
     row = state.requests[request]
     stage = row[c.R_STAGE]
     return int(
-        wait_ns(now_ns, tables, state, engine)
+        wait_ns(now_ns, tables, state, engine, row[c.R_CLASS])
         + load_ns(tables, state, engine, stage)
         + service_ns(tables, state, stage, engine, row[c.R_BUCKET], row[c.R_ITEMS])
     )

@@ -11,6 +11,17 @@ from loadslice.policy.shares import is_shared, joined, left
 
 
 @kernel
+def add_backlog(tables: Tables, state: State, engine: int, priority: int, work_ns: int) -> None:
+    """Count work that waits for whoever comes after it: newcomers of its class and of those below."""
+    counts = state.engines[engine]
+    alone = tables.engines[engine, c.E_MAX_INFLIGHT] == 1
+    for lower in range(priority, c.CLASSES):
+        counts[c.N_BACKLOG_NS + lower] += work_ns
+        if alone:
+            state.backlog_ns[lower, engine] = counts[c.N_BACKLOG_NS + lower]
+
+
+@kernel
 def push(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> None:
     """Put a request at the tail of its FIFO on an engine."""
     row = state.requests[request]
@@ -36,9 +47,7 @@ def push(now_ns: int, tables: Tables, state: State, request: int, engine: int) -
     counts = state.engines[engine]
     counts[c.N_QUEUED] += 1
     counts[c.N_WAITING + priority] += 1
-    counts[c.N_BACKLOG_NS] += row[c.R_WORK_NS]
-    if tables.engines[engine, c.E_MAX_INFLIGHT] == 1:
-        state.backlog_ns[engine] = counts[c.N_BACKLOG_NS]
+    add_backlog(tables, state, engine, priority, row[c.R_WORK_NS])
     if row[c.R_EXPIRY_NS] < counts[c.N_QUEUE_EXPIRY_NS]:
         counts[c.N_QUEUE_EXPIRY_NS] = row[c.R_EXPIRY_NS]
     if is_shared(tables, engine):
@@ -68,9 +77,7 @@ def unlink(tables: Tables, state: State, request: int) -> None:
     counts = state.engines[engine]
     counts[c.N_QUEUED] -= 1
     counts[c.N_WAITING + priority] -= 1
-    counts[c.N_BACKLOG_NS] -= row[c.R_WORK_NS]
-    if tables.engines[engine, c.E_MAX_INFLIGHT] == 1:
-        state.backlog_ns[engine] = counts[c.N_BACKLOG_NS]
+    add_backlog(tables, state, engine, priority, -row[c.R_WORK_NS])
     if is_shared(tables, engine):
         left(tables, state, request, engine)
 

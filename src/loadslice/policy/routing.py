@@ -51,12 +51,12 @@ def has_room(tables: Tables, state: State, engine: int) -> bool:
 
 
 @kernel
-def is_overflow(now_ns: int, tables: Tables, state: State, engine: int) -> bool:
+def is_overflow(now_ns: int, tables: Tables, state: State, engine: int, priority: int) -> bool:
     """Whether an arrival finds an engine past its overflow mark or past its wait limit."""
     if state.engines[engine, c.N_QUEUED] >= tables.engines[engine, c.E_OVERFLOW_AT]:
         return True
     limit = tables.engines[engine, c.E_WAIT_LIMIT_NS]
-    return bool(limit < c.FOREVER and wait_ns(now_ns, tables, state, engine) > limit)
+    return bool(limit < c.FOREVER and wait_ns(now_ns, tables, state, engine, priority) > limit)
 
 
 @kernel
@@ -65,7 +65,7 @@ def has_spare(now_ns: int, tables: Tables, state: State, request: int, engine: i
     return bool(
         available(tables, state, request, engine)
         and has_room(tables, state, engine)
-        and not is_overflow(now_ns, tables, state, engine)
+        and not is_overflow(now_ns, tables, state, engine, state.requests[request, c.R_CLASS])
     )
 
 
@@ -165,7 +165,7 @@ def place(now_ns: int, tables: Tables, state: State, request: int, admitted: int
     how = tables.stages[stage, c.S_PREFER]
     engine = -1
     reason = PREFERRED
-    ahead = ahead_ns(now_ns, tables, state, stage) if row[c.R_DEADLINE_NS] < c.FOREVER else 0
+    ahead = ahead_ns(now_ns, tables, state, stage, row[c.R_CLASS]) if row[c.R_DEADLINE_NS] < c.FOREVER else 0
     if how == c.PREFER_FASTEST:
         engine = fastest(now_ns, tables, state, request)
         reason = FASTEST
@@ -182,13 +182,13 @@ def place(now_ns: int, tables: Tables, state: State, request: int, admitted: int
     if engine < 0:
         refuse(tables, state, request, FAILED, no_engine_reason(tables, state, request), 0)
         return
-    if is_overflow(now_ns, tables, state, engine):
+    if is_overflow(now_ns, tables, state, engine, row[c.R_CLASS]):
         target = backup(now_ns, tables, state, request, engine)
         if target >= 0:
             engine = target
             reason = FAILOVER
     if row[c.R_DEADLINE_NS] < c.FOREVER and dropped(
-        now_ns, tables, state, request, engine, wait_ns(now_ns, tables, state, engine), ahead
+        now_ns, tables, state, request, engine, wait_ns(now_ns, tables, state, engine, row[c.R_CLASS]), ahead
     ):
         return
     if not has_room(tables, state, engine) and not make_room(now_ns, tables, state, request, engine, admitted):

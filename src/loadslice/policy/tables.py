@@ -279,7 +279,7 @@ def fresh(tables: Tables, max_requests: int) -> State:
         scale_ppm=np.full((stage_count, engine_count), c.PPM, np.int64),
         live=live,
         ends_ns=np.zeros(engine_count, np.int64),
-        backlog_ns=np.zeros(engine_count, np.int64),
+        backlog_ns=np.zeros((len(CLASSES), engine_count), np.int64),
         quick_ns=live[..., c.V_BASE_NS] + live[..., c.V_ROW_NS],
         admission=np.zeros((stage_count, engine_count), np.int64),
         tenant_flows=np.zeros((engine_count, c.CLASSES, tenants + 1, c.FLOW_COLUMNS), np.int64),

@@ -81,7 +81,6 @@ FREE, WAITING, RUNNING, HANDING_OVER = range(4)
     N_SEATS_USED,
     N_RUNNING,
     N_WAITING,
-    N_BACKLOG_TOKENS,  # of prompts that wait or are being computed here
     N_SCALE_PPM,  # step times as seen, in parts of what the settings say
     N_HELD_NS,  # mean time that a sequence keeps its seat; 0: not known
     N_STEPS,
@@ -90,7 +89,7 @@ FREE, WAITING, RUNNING, HANDING_OVER = range(4)
     N_PREEMPTIONS,
     N_DIRTY,
     ENGINE_COLUMNS,
-) = range(18)
+) = range(17)
 
 # Waiting lists, one per engine and class.
 W_HEAD, W_TAIL, W_COUNT, WAITING_COLUMNS = range(4)

@@ -19,7 +19,7 @@ from loadslice.policy.tokens.ends import (
 from loadslice.policy.tokens.estimate import learn, prompt_ns, wait_ns
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.memory import give_back, give_back_prefill, give_back_slot, is_remote
-from loadslice.policy.tokens.queues import join, leave, mark, say, unwait, wait
+from loadslice.policy.tokens.queues import add_backlog, join, leave, mark, say, unwait, wait
 from loadslice.policy.tokens.router import choose_decode, choose_prefill, is_remote_route, route
 from loadslice.policy.tokens.steps import plan_step
 from loadslice.spec.outcome import Outcome, Reason
@@ -134,15 +134,15 @@ def on_arrival(
         return refuse(state, tag, REJECTED, TABLE_FULL, 0)
     if prompt + new_max > tables.run[c.T_CONTEXT]:
         return refuse(state, tag, REJECTED, INELIGIBLE, 0)
-    decode = choose_decode(now_ns, tables, state, prompt, new_max, hits)
+    decode = choose_decode(now_ns, tables, state, priority, prompt, new_max, hits)
     if decode < 0:
         return refuse(state, tag, REJECTED, INELIGIBLE, 0)
-    remote = choose_prefill(now_ns, tables, state, decode, prompt, hits)
-    way = route(now_ns, tables, state, remote, decode, prompt, hits)
+    remote = choose_prefill(now_ns, tables, state, priority, decode, prompt, hits)
+    way = route(now_ns, tables, state, priority, remote, decode, prompt, hits)
     if way == NO_ROUTE:
         return refuse(state, tag, REJECTED, INELIGIBLE, 0)
     prefill = remote if is_remote_route(way) else decode
-    start_ns = wait_ns(now_ns, tables, state, prefill)
+    start_ns = wait_ns(now_ns, tables, state, prefill, priority)
     first_ns = now_ns + start_ns + prompt_ns(tables, state, prefill, prompt - hits[prefill], hits[prefill])
     if first_ns > first_by_ns:
         return refuse(state, tag, SHED, HOPELESS, start_ns)
@@ -207,7 +207,7 @@ def take_row(now_ns: int, tables: Tables, state: State, engine: int, place: int,
     row = state.sequences[sequence]
     row[c.Q_IN_STEP] = 0
     if row[c.Q_FILLING] == 1:
-        state.engines[engine, c.N_BACKLOG_TOKENS] -= step[c.P_TOKENS]
+        add_backlog(state, engine, row[c.Q_CLASS], -step[c.P_TOKENS])
     row[c.Q_COMPUTED] += step[c.P_TOKENS]
     if row[c.Q_DOOMED] == 1 or row[c.Q_LOST] == 1:
         leave(state, sequence)

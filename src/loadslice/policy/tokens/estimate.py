@@ -53,13 +53,13 @@ def prompt_ns(tables: Tables, state: State, engine: int, tokens: int, computed: 
 
 
 @kernel
-def wait_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
-    """Expected time until a prompt that arrives now would be begun: the step that runs, the prompts before it."""
+def wait_ns(now_ns: int, tables: Tables, state: State, engine: int, priority: int) -> int:
+    """Expected time until a prompt that arrives now would be begun: the step that runs, the prompts not below it."""
     counts, settings = state.engines[engine], tables.engines[engine]
     left_ns = 0
     if counts[c.N_STEPPING] > 0:
         left_ns = max(0, counts[c.N_STEP_BEGAN_NS] + counts[c.N_STEP_EXPECTED_NS] - now_ns)
-    backlog_ns = scaled(state, engine, counts[c.N_BACKLOG_TOKENS] * settings[c.E_TOKEN_NS])
+    backlog_ns = scaled(state, engine, state.backlog[engine, priority] * settings[c.E_TOKEN_NS])
     over = counts[c.N_SEATS_USED] + counts[c.N_WAITING] + 1 - settings[c.E_SEATS]
     seat_ns = over * counts[c.N_HELD_NS] // settings[c.E_SEATS] if over > 0 else 0
     return int(left_ns + backlog_ns + seat_ns)

@@ -25,6 +25,8 @@ class State(NamedTuple):
     """[E, ENGINE_COLUMNS]"""
     waiting: Int64s
     """[E, CLASSES, WAITING_COLUMNS]"""
+    backlog: Int64s
+    """[E, CLASSES] tokens of prompts that wait or are being computed, in a class and those above it"""
     running: Int64s
     """[E, R] sequences in order of admission, the first N_RUNNING are valid"""
     rows: Int64s

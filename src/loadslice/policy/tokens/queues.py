@@ -33,6 +33,13 @@ def mark(state: State, engine: int) -> None:
 
 
 @kernel
+def add_backlog(state: State, engine: int, priority: int, tokens: int) -> None:
+    """Count prompt tokens for whoever comes after them: newcomers of their class and of those below."""
+    for lower in range(priority, c.CLASSES):
+        state.backlog[engine, lower] += tokens
+
+
+@kernel
 def left_to_compute(state: State, sequence: int) -> int:
     """Tokens whose KV is missing before the next one can be sampled."""
     row = state.sequences[sequence]
@@ -72,7 +79,7 @@ def wait(state: State, sequence: int, engine: int) -> None:
     row[c.Q_STATUS] = c.WAITING
     row[c.Q_AT] = engine
     state.engines[engine, c.N_WAITING] += 1
-    state.engines[engine, c.N_BACKLOG_TOKENS] += left_to_compute(state, sequence)
+    add_backlog(state, engine, row[c.Q_CLASS], left_to_compute(state, sequence))
     mark(state, engine)
 
 
@@ -93,7 +100,7 @@ def unwait(state: State, sequence: int) -> None:
         line[c.W_TAIL] = before
     line[c.W_COUNT] -= 1
     state.engines[engine, c.N_WAITING] -= 1
-    state.engines[engine, c.N_BACKLOG_TOKENS] -= left_to_compute(state, sequence)
+    add_backlog(state, engine, row[c.Q_CLASS], -left_to_compute(state, sequence))
     mark(state, engine)
 
 
@@ -105,7 +112,7 @@ def join(state: State, sequence: int, engine: int) -> None:
     state.running[engine, counts[c.N_RUNNING]] = sequence
     counts[c.N_RUNNING] += 1
     if not is_decoding(state, sequence):
-        counts[c.N_BACKLOG_TOKENS] += left_to_compute(state, sequence)
+        add_backlog(state, engine, row[c.Q_CLASS], left_to_compute(state, sequence))
     state.counters[c.C_ORDER] += 1
     row[c.Q_ORDER] = state.counters[c.C_ORDER]
     row[c.Q_STATUS] = c.RUNNING
@@ -126,5 +133,5 @@ def leave(state: State, sequence: int) -> None:
         state.running[engine, later] = state.running[engine, later + 1]
     counts[c.N_RUNNING] -= 1
     if not is_decoding(state, sequence):
-        counts[c.N_BACKLOG_TOKENS] -= left_to_compute(state, sequence)
+        add_backlog(state, engine, row[c.Q_CLASS], -left_to_compute(state, sequence))
     mark(state, engine)

@@ -43,33 +43,39 @@ def may_prefill(tables: Tables, state: State, engine: int, decode: int, prompt: 
 
 
 @kernel
-def remote_ns(now_ns: int, tables: Tables, state: State, engine: int, decode: int, prompt: int, hit: int) -> int:
+def remote_ns(
+    now_ns: int, tables: Tables, state: State, priority: int, engine: int, decode: int, prompt: int, hit: int
+) -> int:
     """Expected time until the KV of a prompt has come from another engine."""
     link = tables.links[engine, decode]
     compute_ns = prompt_ns(tables, state, engine, prompt - hit, hit)
-    return int(wait_ns(now_ns, tables, state, engine) + compute_ns + link[c.K_BASE_NS] + prompt * link[c.K_TOKEN_NS])
+    return int(
+        wait_ns(now_ns, tables, state, engine, priority) + compute_ns + link[c.K_BASE_NS] + prompt * link[c.K_TOKEN_NS]
+    )
 
 
 @kernel
-def local_ns(now_ns: int, tables: Tables, state: State, decode: int, prompt: int, hit: int) -> int:
+def local_ns(now_ns: int, tables: Tables, state: State, priority: int, decode: int, prompt: int, hit: int) -> int:
     """The same on the decoding engine itself, where every chunk shares its step with sequences that decode."""
     settings = tables.engines[decode]
     chunk = min(settings[c.E_CHUNK], settings[c.E_STEP_TOKENS])
     steps = (prompt - hit + chunk - 1) // chunk
     beside_ns = steps * scaled(state, decode, state.engines[decode, c.N_SEATS_USED] * settings[c.E_ROW_NS])
     compute_ns = prompt_ns(tables, state, decode, prompt - hit, hit)
-    return int(wait_ns(now_ns, tables, state, decode) + compute_ns + beside_ns)
+    return int(wait_ns(now_ns, tables, state, decode, priority) + compute_ns + beside_ns)
 
 
 @rare
-def choose_decode(now_ns: int, tables: Tables, state: State, prompt: int, new_max: int, hits: Int64s) -> int:
+def choose_decode(
+    now_ns: int, tables: Tables, state: State, priority: int, prompt: int, new_max: int, hits: Int64s
+) -> int:
     """The decoding engine with the least expected wait, prefix found there counted; -1: none can hold it."""
     best, best_ns = -1, c.FOREVER
     for engine in range(tables.engines.shape[0]):
         if not may_decode(tables, state, engine, prompt + new_max):
             continue
         missing = prompt - hits[engine]
-        time_ns = wait_ns(now_ns, tables, state, engine) + scaled(
+        time_ns = wait_ns(now_ns, tables, state, engine, priority) + scaled(
             state,
             engine,
             missing * tables.engines[engine, c.E_TOKEN_NS]
@@ -81,20 +87,24 @@ def choose_decode(now_ns: int, tables: Tables, state: State, prompt: int, new_ma
 
 
 @rare
-def choose_prefill(now_ns: int, tables: Tables, state: State, decode: int, prompt: int, hits: Int64s) -> int:
+def choose_prefill(
+    now_ns: int, tables: Tables, state: State, priority: int, decode: int, prompt: int, hits: Int64s
+) -> int:
     """The other engine from which the KV is expected first; -1: there is none."""
     best, best_ns = -1, c.FOREVER
     for engine in range(tables.engines.shape[0]):
         if engine == decode or not may_prefill(tables, state, engine, decode, prompt):
             continue
-        time_ns = remote_ns(now_ns, tables, state, engine, decode, prompt, hits[engine])
+        time_ns = remote_ns(now_ns, tables, state, priority, engine, decode, prompt, hits[engine])
         if time_ns < best_ns:
             best, best_ns = engine, time_ns
     return best
 
 
 @rare
-def route(now_ns: int, tables: Tables, state: State, remote: int, decode: int, prompt: int, hits: Int64s) -> int:
+def route(
+    now_ns: int, tables: Tables, state: State, priority: int, remote: int, decode: int, prompt: int, hits: Int64s
+) -> int:
     """Whether to compute a prompt at ``remote`` or at the decoding engine: a `Route`, positive codes are remote.
 
     Returns:
@@ -114,14 +124,14 @@ def route(now_ns: int, tables: Tables, state: State, remote: int, decode: int, p
     if policy == c.LENGTH or policy == c.LENGTH_OR_LOAD:
         if missing < tables.run[c.T_LENGTH]:
             return SHORT
-        if policy == c.LENGTH_OR_LOAD and state.engines[remote, c.N_BACKLOG_TOKENS] > tables.run[c.T_LOAD_TOKENS]:
+        if policy == c.LENGTH_OR_LOAD and state.backlog[remote, priority] > tables.run[c.T_LOAD_TOKENS]:
             return BUSY
         return LONG
-    here_ns = local_ns(now_ns, tables, state, decode, prompt, hits[decode])
+    here_ns = local_ns(now_ns, tables, state, priority, decode, prompt, hits[decode])
     held_up = state.engines[decode, c.N_SEATS_USED]
     own_ns = prompt_ns(tables, state, decode, missing, hits[decode])
     penalty_ns = own_ns // 1000 * min(held_up, 1000) * tables.run[c.T_PENALTY_PPM] // 1000
-    there_ns = remote_ns(now_ns, tables, state, remote, decode, prompt, hits[remote])
+    there_ns = remote_ns(now_ns, tables, state, priority, remote, decode, prompt, hits[remote])
     return REMOTE_FASTER if there_ns < here_ns + penalty_ns else LOCAL_FASTER
 
 

@@ -134,7 +134,6 @@ class LanguageMetrics:
             "seats_used": c.N_SEATS_USED,
             "blocks_used": c.N_BLOCKS_USED,
             "waiting": c.N_WAITING,
-            "backlog_tokens": c.N_BACKLOG_TOKENS,
             "steps": c.N_STEPS,
             "down": c.N_DOWN,
         }
@@ -142,6 +141,7 @@ class LanguageMetrics:
             counts = self._state.engines[engine]
             for gauge, column in columns.items():
                 self._gauges[gauge].labels(name).set(int(counts[column]))
+            self._gauges["backlog_tokens"].labels(name).set(int(self._state.backlog[engine, -1]))
             self._gauges["pace"].labels(name).set(int(counts[c.N_SCALE_PPM]) / c.PPM)
         self._fallbacks.set(int(self._state.counters[c.C_FALLBACKS]))
         self._leases.set(int(self._state.counters[c.C_LEASES_EXPIRED]))
