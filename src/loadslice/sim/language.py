@@ -97,6 +97,8 @@ def run_language(
     speed: float = 1.0,
     prefix_tokens: Mapping[str, int] | None = None,
     beside: NDArray[np.float64] | None = None,
+    shape: NDArray[np.float64] | None = None,
+    noise: NDArray[np.float64] | None = None,
     faults: NDArray[np.int64] | None = None,
     handover_sd: float = 0.0,
 ) -> LanguageRun:
@@ -110,6 +112,8 @@ def run_language(
         speed: Pace of the trace.
         prefix_tokens: Prompt tokens that each engine's prefix cache holds; default: none.
         beside: [E, E] by which share a step of the first is longer while the second computes.
+        shape: [E, most seats + 1] as `language_loop.World` has it; default: steps are as their costs say.
+        noise: [E, points] as `language_loop.World` has it; default: drawn with the costs' ``relative_sd``.
         faults: Rows of `language_loop`, in time order.
         handover_sd: Spread of hand-overs, of the logarithm.
 
@@ -125,6 +129,8 @@ def run_language(
     world = loop.World(
         step_sd=np.array([cost.relative_sd if cost else 0.0 for cost in spreads]),
         beside_ppm=np.zeros((count, count), np.int64) if beside is None else np.round(beside * c.PPM).astype(np.int64),
+        shape=np.ones((count, state.rows.shape[1] + 1)) if shape is None else shape,
+        noise=np.zeros((count, 2)) if noise is None else noise,
         handover_sd=float(handover_sd),
         faults=np.zeros((0, loop.FAULT_COLUMNS), np.int64) if faults is None else faults,
     )
@@ -147,6 +153,7 @@ def run_language(
         record,
         np.full(count, c.FOREVER, np.int64),
         np.full(count, c.PPM, np.int64),
+        np.zeros(count, np.int64),
         np.full((slots + language.max_sequences + 1, loop.HANDOVER_COLUMNS), -1, np.int64),
         np.zeros(language.max_sequences, np.int64),
         np.zeros(state.rows.shape[1], np.int64),
