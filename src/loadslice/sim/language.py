@@ -162,8 +162,8 @@ def run_language(
     return LanguageRun(language, tables, state, prompts, record, int(end_ns), warnings)
 
 
-def summarise(run: LanguageRun, basis: str) -> LanguageSimulation:
-    """Add a run up."""
+def summarise(run: LanguageRun, basis: str, way_ms: float = 0.0) -> LanguageSimulation:
+    """Add a run up; ``way_ms``: what lies between a client and the desk, part of what the client waits."""
     answers, state = run.record.answers, run.state
     done = answers[:, loop.A_OUTCOME] == Outcome.COMPLETED
     arrival_ns = run.prompts.arrival_ns
@@ -178,9 +178,9 @@ def summarise(run: LanguageRun, basis: str) -> LanguageSimulation:
         routes={
             name: int((answers[placed, loop.A_ROUTE] == code).sum()) for code, name in enumerate(ROUTES) if code > 0
         },
-        first_token_ms=_tail((answers[done, loop.A_FIRST_NS] - arrival_ns[done]) / _NS_PER_MS),
+        first_token_ms=tail_of((answers[done, loop.A_FIRST_NS] - arrival_ns[done]) / _NS_PER_MS + way_ms),
         between_tokens_ms=_gap_tail(run.record.gaps.sum(axis=0)),
-        whole_ms=_tail((answers[done, loop.A_END_NS] - arrival_ns[done]) / _NS_PER_MS),
+        whole_ms=tail_of((answers[done, loop.A_END_NS] - arrival_ns[done]) / _NS_PER_MS + way_ms),
         tokens_per_s=float(answers[:, loop.A_PRODUCED].sum() / (span_ns / _NS_PER_S)),
         completed_per_s=float(done.sum() / (span_ns / _NS_PER_S)),
         handovers=int(counters[c.C_HANDOVERS]),
@@ -209,7 +209,8 @@ def _engine(run: LanguageRun, index: int, span_ns: int) -> LanguageEngineFigures
     )
 
 
-def _tail(values_ms: NDArray[np.float64]) -> Tail:
+def tail_of(values_ms: NDArray[np.float64]) -> Tail:
+    """Percentiles of times."""
     if len(values_ms) == 0:
         return Tail(p50=None, p95=None, p99=None, mean=None)
     p50, p95, p99 = np.percentile(values_ms, [50, 95, 99])
