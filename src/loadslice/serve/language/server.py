@@ -66,7 +66,6 @@ class LanguageServer:
         limits: Limits | None = None,
         access: Access | None = None,
         keep: Keep | None = None,
-        cached_blocks: int = 0,
     ) -> None:
         self.language = language
         self.ready: dict[str, m.Ready] = {}
@@ -83,7 +82,7 @@ class LanguageServer:
         self._processes = [
             LanguageProcess(
                 name,
-                self._load(name, engine, cached_blocks),
+                self._load(name, engine),
                 self._slots,
                 lambda message, index=index: self._hear(index, message),  # type: ignore[misc]
                 lambda how, index=index: self._lost(index, how),  # type: ignore[misc]
@@ -110,18 +109,20 @@ class LanguageServer:
         tokens = max(prompts) + self.language.block
         return slots, tokens * RAW_BYTES_UNKNOWN + HEADER_BYTES
 
-    def _load(self, name: str, engine: LanguageEngine, cached_blocks: int) -> m.Load:
+    def _load(self, name: str, engine: LanguageEngine) -> m.Load:
         return m.Load(
             model=str(self._model),
             backend=engine.backend,
             device=engine.device or "CPU",
             threads=engine.threads,
             kv_blocks=engine.kv_tokens // self.language.block,
-            cached_blocks=cached_blocks,
+            cached_blocks=engine.prefix_tokens // self.language.block,
             options=engine.options,
             slots=self._slots.slots,
             context=self.language.context,
             measure=engine.cost is None and self._costs.get(name) is None,
+            seats=engine.seats,
+            block=self.language.block,
         )
 
     @property
