@@ -5,6 +5,7 @@ const POINTS_MAX = 300;
 const charts = [];
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const hour = (seconds) => new Date(1000 * seconds).toTimeString().slice(0, 8);
 const DASHES = [[], [6, 3], [2, 3]];
 
 class Chart {
@@ -28,7 +29,7 @@ class Chart {
     const options = {
       width: Math.max(200, this.node.clientWidth), height: 190, legend: { show: false }, cursor: { show: false },
       scales: { x: { time: true }, y: this.log ? { distr: 3 } : { range: (_, least, most) => [0, Math.max(1, 1.1 * most)] } },
-      axes: [axis, { ...axis, size: 54, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) }],
+      axes: [{ ...axis, space: 80, size: 28, values: (_, ticks) => ticks.map(hour) }, { ...axis, size: 54, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) }],
       series: [{}, ...this.series.map((one, at) => ({
         label: one.label, stroke: colours[at % 3], width: 2, dash: DASHES[at % 3], points: { show: false }, spanGaps: false,
       }))],

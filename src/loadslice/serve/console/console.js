@@ -43,18 +43,18 @@ async function look() {
   if (isPaused || document.hidden || isAsking) return;
   isAsking = true;
   let next = EVERY_MS;
+  let said = null;
   try {
     const reply = await fetched(`console/data?since=${seen}`);
     if (reply.status === 401 || reply.status === 403) {
       await refused(reply);
       return;
     }
+    said = await reply.json();
     if (!reply.ok) {
-      const said = await reply.json();
       status(`Waiting: ${said.error}`, true);
       next = 1000 * Math.max(2, Number(reply.headers.get("Retry-After")) || 0);
-    } else {
-      update(await reply.json());
+      said = null;
     }
   } catch (error) {
     status(`No answer from the server since ${last ? clock(last.at_s) : "this page was opened"} (${error.name}). Figures below are old.`, true);
@@ -65,6 +65,7 @@ async function look() {
     if (!find("login").hidden) next = 0;
     if (next) timer = setTimeout(look, next);
   }
+  if (said) update(said);
 }
 
 async function refused(reply) {

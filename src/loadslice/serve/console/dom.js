@@ -29,7 +29,7 @@ const share = (value) => (value === null || value === undefined ? UNKNOWN : `${n
 const ms = (value) => (value === null || value === undefined ? UNKNOWN : `${number(value)} ms`);
 const bytes = (value) => (value === null || value === undefined ? UNKNOWN : `${number(value / 1e6)} MB`);
 const perSecond = (value) => (value === null || value === undefined ? UNKNOWN : `${number(value)}/s`);
-const clock = (seconds) => (seconds === null ? UNKNOWN : new Date(1000 * seconds).toLocaleTimeString());
+const clock = (seconds) => (seconds === null ? UNKNOWN : new Date(1000 * seconds).toTimeString().slice(0, 8));
 
 // A table whose cells stay and whose texts change: what a reader has focused or selected is left where it is.
 class Table {

@@ -118,7 +118,7 @@ function showPipeline(said, points) {
     ["breakers open", sum.breakers ? `${sum.breakers_open} of ${sum.breakers}` : "none set"],
     ["overflow sent to a backup", sum.has_failover ? share(sum.failover_share) : "none set"],
     ["refused at the door", perSecond(sum.refused_at_front_per_s)],
-    ["headroom", water.capacity_per_s === null ? UNKNOWN : share(1 - water.offered_per_s / water.capacity_per_s)],
+    ["headroom", water.capacity_per_s === null ? UNKNOWN : share(Math.max(0, 1 - water.offered_per_s / water.capacity_per_s))],
   ]);
   alarms(alarming);
   if (find("troubled").checked) engines = engines.filter(isTroubled);
@@ -135,9 +135,9 @@ function showPipeline(said, points) {
 }
 
 function waterText(water) {
-  const asked = `Asked for: ${perSecond(water.offered_per_s)} (solid).`;
+  const asked = `Asked for: ${perSecond(water.offered_per_s)}.`;
   if (water.capacity_per_s === null) return `${asked} There is too little load to tell what the engines could do.`;
-  return `${asked} At the present split between engines ${water.limited_by} is full at ${perSecond(water.capacity_per_s)} (dashed); `
+  return `${asked} At the present split between engines ${water.limited_by} is full at ${perSecond(water.capacity_per_s)}; `
     + `spread evenly over all slots it would be ${perSecond(water.capacity_if_spread_per_s)}.`;
 }
 

@@ -24,7 +24,7 @@ ORDINARY_PER_TURN = 16
 TOOK_MAX = 65_536
 """Times kept between two turns; at more requests than that a second, the rest of the second counts as the first."""
 
-LISTED_MAX = 100
+LISTED_MAX = 40
 NEVER_NS = 2**62
 
 _COMPLETED = Outcome.COMPLETED
