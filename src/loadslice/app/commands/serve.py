@@ -118,6 +118,7 @@ def command(
             tokens=tokens,
             max_body_mb=max_body_mb,
             ready_file=ready_file,
+            console=console,
             as_json=as_json,
         )
         return
