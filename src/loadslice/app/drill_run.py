@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from loadslice.app import drill_versions
+from loadslice.app.drill_drift import drift
 from loadslice.app.drill_field import Field, serving_desk
 from loadslice.app.output import say
 from loadslice.evaluate.drills import live, simulated
@@ -72,6 +73,8 @@ def _run(field: Field, drill: Drill) -> DrillResult:
         return simulated.SIMULATED[drill.name](field.ground())
     if drill.name in drill_versions.VERSIONED:
         return drill_versions.VERSIONED[drill.name](field)
+    if drill.name == "drift":
+        return drift(field)
     if drill.name in live.LIVE:
         with serving_desk(field) as desk:
             return live.LIVE[drill.name](desk)

@@ -23,7 +23,18 @@ from loadslice.spec.language import load_language
 INTERRUPTED = 130
 
 
-_TAKEN = {"pipeline_file", "host", "http", "tokens", "insecure", "max_body_mb", "ready_file", "log_format", "as_json"}
+_TAKEN = {
+    "pipeline_file",
+    "host",
+    "http",
+    "tokens",
+    "insecure",
+    "max_body_mb",
+    "ready_file",
+    "log_format",
+    "console",
+    "as_json",
+}
 
 
 def refuse_given(path: Path) -> None:
@@ -47,6 +58,7 @@ def serve_language(
     tokens: Path | None,
     max_body_mb: int,
     ready_file: Path | None,
+    console: bool,
     as_json: bool,
 ) -> None:
     """Serve a language model until SIGTERM or SIGINT.
@@ -62,6 +74,7 @@ def serve_language(
         port=port,
         limits=Limits(body_bytes_max=max_body_mb * MEBIBYTE),
         access=None if tokens is None else Access(access.load(tokens)),
+        console=console,
     )
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_serve(server, ready_file, as_json=as_json))
@@ -102,7 +115,13 @@ async def _serve(server: LanguageServer, ready_file: Path | None, *, as_json: bo
         write_bytes(ready_file, server.url.encode())
     engines = list(server.language.engines)
     emit(
-        {"url": server.url, "language": server.language.language, "engines": engines, "pids": server.pids},
+        {
+            "url": server.url,
+            "console_url": server.console_url,
+            "language": server.language.language,
+            "engines": engines,
+            "pids": server.pids,
+        },
         as_json=as_json,
         text=lambda: [f"ready {server.url}/v1 (model {server.language.language}, engines {', '.join(engines)})"],
     )

@@ -22,6 +22,10 @@ ADMIN_PREFIX = "/admin/"
 HEALTH_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})
 """Open to everybody: orchestrators probe without credentials, and get one bit."""
 
+CONSOLE_PREFIX = "/console/"
+OPEN_PATHS = HEALTH_PATHS | {"/console"}
+"""A browser sends no token with the address of a page; the console's is the same for everybody and tells nothing."""
+
 TENANT_HEADER = "x-loadslice-tenant"
 PRIORITY_HEADER = "x-loadslice-priority"
 _CLASS_NUMBERS = {name: number for number, name in enumerate(CLASSES)} | {str(n): n for n in range(len(CLASSES))}
@@ -241,9 +245,9 @@ def _unauthorised() -> RefusalError:
 
 def scope_of(path: str) -> Scope | None:
     """What a path asks of a token; ``None``: nothing. What is not known asks for as much as inference does."""
-    if path in HEALTH_PATHS:
+    if path in OPEN_PATHS:
         return None
-    if path == "/metrics":
+    if path == "/metrics" or path.startswith(CONSOLE_PREFIX):
         return "metrics"
     if path == ADMIN_PREFIX.rstrip("/") or path.startswith(ADMIN_PREFIX):
         return "admin"

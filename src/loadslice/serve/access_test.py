@@ -94,7 +94,10 @@ def test_a_token_in_another_scheme_is_no_credential() -> None:
         ("/administrator", "infer"),
         ("/v2", "infer"),
         ("/openapi.json", "infer"),
-        ("/console", "infer"),
+        ("/console", None),
+        ("/console/", "metrics"),
+        ("/console/data", "metrics"),
+        ("/consoles", "infer"),
         ("/no/such/path", "infer"),
     ],
 )

@@ -65,6 +65,16 @@ class Histogram:
         return pairs
 
     @property
+    def count(self) -> int:
+        """Durations counted."""
+        return sum(self._counts)
+
+    @property
+    def sum_ns(self) -> int:
+        """Sum of all durations, nanoseconds."""
+        return self._sum_ns
+
+    @property
     def sum_s(self) -> float:
         """Sum of all durations, seconds."""
         return self._sum_ns / NS_PER_S
@@ -169,6 +179,27 @@ class Metrics(Collector):
     def refused_at_front(self, status: int) -> None:
         """Count a request that never reached the core."""
         self._refused[status] += 1
+
+    def passages(self) -> list[tuple[int, int, int, int, int, int]]:
+        """Of each stage and engine: their numbers, requests that passed, and sums of queue, copy and compute, ns."""
+        return [
+            (stage, engine, queue.count, queue.sum_ns, copy.sum_ns, compute.sum_ns)
+            for (stage, engine), (queue, copy, compute) in self._passed.items()
+        ]
+
+    def tenants(self) -> dict[str, list[int]]:
+        """Requests that ended, by tenant and outcome; only others: the pipeline names no tenants."""
+        return {name: list(counts) for name, counts in zip(self._decisions.tenants, self._tenants, strict=True)}
+
+    @property
+    def refusals(self) -> int:
+        """Requests refused before the core."""
+        return self._refused.total()
+
+    @property
+    def failed_batches(self) -> list[int]:
+        """By engine."""
+        return self._failed_batches
 
     def exposition(self) -> bytes:
         """The text that a scrape gets."""
@@ -305,7 +336,7 @@ class Metrics(Collector):
                 family.add_metric([self._stages[stage], self._engines[engine]], histogram.cumulative(), histogram.sum_s)
             yield family
 
-    def _busy_ns(self) -> list[int]:
+    def busy_ns(self) -> list[int]:
         """Slot time spent so far, running batches included."""
         now_ns = self._clock.now_ns()
         busy: list[int] = self._state.engines[:, c.N_BUSY_NS].tolist()
@@ -314,12 +345,12 @@ class Metrics(Collector):
         return busy
 
     def _busy_s(self) -> list[float]:
-        return [busy / NS_PER_S for busy in self._busy_ns()]
+        return [busy / NS_PER_S for busy in self.busy_ns()]
 
     def _utilisation(self) -> list[float]:
         """Against the youngest scrape that is at least a window old, or the start of the run."""
         now_ns = self._clock.now_ns()
-        busy = self._busy_ns()
+        busy = self.busy_ns()
         while len(self._seen) > 1 and self._seen[1][0] <= now_ns - WINDOW_NS:
             del self._seen[0]
         then_ns, before = self._seen[0]

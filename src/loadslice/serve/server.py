@@ -13,6 +13,8 @@ from loadslice.serve import openapi
 from loadslice.serve.access import Access
 from loadslice.serve.administration import Administration, Guard
 from loadslice.serve.clock import Clock
+from loadslice.serve.console.desk import PAGE as CONSOLE
+from loadslice.serve.console.pipeline_console import PipelineConsole
 from loadslice.serve.drift import DriftSampler
 from loadslice.serve.engines import SWITCH_INTERVAL_S
 from loadslice.serve.faults import Switches
@@ -69,6 +71,7 @@ class Server:
         probation: As `Serving`.
         state: SQLite file that remembers rollouts and quotas; ``None``: there are no rollouts, and quotas begin anew.
         versions: The repository that is served; ``None``: a pipeline file.
+        console: Whether it has a console, where administration is reached.
 
     Raises:
         InputError: The state file cannot be read.
@@ -93,6 +96,7 @@ class Server:
         probation: Probation | None = None,
         state: Path | None = None,
         versions: Versions | None = None,
+        console: bool = False,
     ) -> None:
         self.drain_s = drain_s
         self._guard = guard or Guard(Access(None))
@@ -100,7 +104,7 @@ class Server:
         self._port = port
         self._journal_folder = journal
         self._limits = limits or Limits()
-        self._witnesses = witnesses
+        self._witnesses: Sequence[Witness] = witnesses
         self._clock = Clock(dilation(pipeline))
         self._front = Front(pipeline.pipeline, self._limits, self._clock, self._guard.access)
         self._switches = Switches(list(pipeline.engines)) if self._guard.drills else None
@@ -122,6 +126,9 @@ class Server:
             if isinstance(witness, DriftSampler):
                 witness.administer(self._administration.admin)
         self._administration.route(self._admin_front)
+        self._console = PipelineConsole(self._admin_front, self._guard.access) if console else None
+        if self._console is not None:
+            self._witnesses = (*witnesses, self._console.recent)
         self._stable = Serving(pipeline, folder, latency, version, probation)
         self._generation = self._next(1, self._stable if self._rollout is None else self._rollout.first(self._stable))
         self._source = source
@@ -144,6 +151,11 @@ class Server:
     def admin_url(self) -> str:
         """Where its operator reaches it."""
         return self.url if self._admin_port is None else f"{self._scheme}://{ADMIN_HOST}:{self._admin_port}"
+
+    @property
+    def console_url(self) -> str | None:
+        """Where a browser sees it; ``None``: it has no console."""
+        return None if self._console is None else f"{self.admin_url}{CONSOLE}"
 
     @property
     def _scheme(self) -> str:
@@ -199,6 +211,8 @@ class Server:
             if self._rollout is not None:
                 self._rollout.begin(self._stable)
             self._keep_usage()
+            if self._console is not None:
+                self._console.start(self, self._clock)
         except BaseException:
             await self._close_front()
             generation.unload()
@@ -318,6 +332,8 @@ class Server:
             return
         if self._rollout is not None:
             self._rollout.stop()
+        if self._console is not None:
+            self._console.stop()
         generation.shell.drain()
         await generation.settle(self.drain_s, self._hurry)
         await self.retired()

@@ -97,6 +97,8 @@ def run_language(
     speed: float = 1.0,
     prefix_tokens: Mapping[str, int] | None = None,
     beside: NDArray[np.float64] | None = None,
+    shape: NDArray[np.float64] | None = None,
+    noise: NDArray[np.float64] | None = None,
     faults: NDArray[np.int64] | None = None,
     handover_sd: float = 0.0,
 ) -> LanguageRun:
@@ -110,6 +112,8 @@ def run_language(
         speed: Pace of the trace.
         prefix_tokens: Prompt tokens that each engine's prefix cache holds; default: none.
         beside: [E, E] by which share a step of the first is longer while the second computes.
+        shape: [E, most seats + 1] as `language_loop.World` has it; default: steps are as their costs say.
+        noise: [E, points] as `language_loop.World` has it; default: drawn with the costs' ``relative_sd``.
         faults: Rows of `language_loop`, in time order.
         handover_sd: Spread of hand-overs, of the logarithm.
 
@@ -125,6 +129,8 @@ def run_language(
     world = loop.World(
         step_sd=np.array([cost.relative_sd if cost else 0.0 for cost in spreads]),
         beside_ppm=np.zeros((count, count), np.int64) if beside is None else np.round(beside * c.PPM).astype(np.int64),
+        shape=np.ones((count, state.rows.shape[1] + 1)) if shape is None else shape,
+        noise=np.zeros((count, 2)) if noise is None else noise,
         handover_sd=float(handover_sd),
         faults=np.zeros((0, loop.FAULT_COLUMNS), np.int64) if faults is None else faults,
     )
@@ -147,6 +153,7 @@ def run_language(
         record,
         np.full(count, c.FOREVER, np.int64),
         np.full(count, c.PPM, np.int64),
+        np.zeros(count, np.int64),
         np.full((slots + language.max_sequences + 1, loop.HANDOVER_COLUMNS), -1, np.int64),
         np.zeros(language.max_sequences, np.int64),
         np.zeros(state.rows.shape[1], np.int64),
@@ -155,8 +162,8 @@ def run_language(
     return LanguageRun(language, tables, state, prompts, record, int(end_ns), warnings)
 
 
-def summarise(run: LanguageRun, basis: str) -> LanguageSimulation:
-    """Add a run up."""
+def summarise(run: LanguageRun, basis: str, way_ms: float = 0.0) -> LanguageSimulation:
+    """Add a run up; ``way_ms``: what lies between a client and the desk, part of what the client waits."""
     answers, state = run.record.answers, run.state
     done = answers[:, loop.A_OUTCOME] == Outcome.COMPLETED
     arrival_ns = run.prompts.arrival_ns
@@ -171,9 +178,9 @@ def summarise(run: LanguageRun, basis: str) -> LanguageSimulation:
         routes={
             name: int((answers[placed, loop.A_ROUTE] == code).sum()) for code, name in enumerate(ROUTES) if code > 0
         },
-        first_token_ms=_tail((answers[done, loop.A_FIRST_NS] - arrival_ns[done]) / _NS_PER_MS),
+        first_token_ms=tail_of((answers[done, loop.A_FIRST_NS] - arrival_ns[done]) / _NS_PER_MS + way_ms),
         between_tokens_ms=_gap_tail(run.record.gaps.sum(axis=0)),
-        whole_ms=_tail((answers[done, loop.A_END_NS] - arrival_ns[done]) / _NS_PER_MS),
+        whole_ms=tail_of((answers[done, loop.A_END_NS] - arrival_ns[done]) / _NS_PER_MS + way_ms),
         tokens_per_s=float(answers[:, loop.A_PRODUCED].sum() / (span_ns / _NS_PER_S)),
         completed_per_s=float(done.sum() / (span_ns / _NS_PER_S)),
         handovers=int(counters[c.C_HANDOVERS]),
@@ -202,7 +209,8 @@ def _engine(run: LanguageRun, index: int, span_ns: int) -> LanguageEngineFigures
     )
 
 
-def _tail(values_ms: NDArray[np.float64]) -> Tail:
+def tail_of(values_ms: NDArray[np.float64]) -> Tail:
+    """Percentiles of times."""
     if len(values_ms) == 0:
         return Tail(p50=None, p95=None, p99=None, mean=None)
     p50, p95, p99 = np.percentile(values_ms, [50, 95, 99])

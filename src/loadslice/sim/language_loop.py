@@ -2,6 +2,9 @@
 
 At equal times steps come first (the lower engine before the higher), then hand-overs, timers, faults, and arrivals.
 The loop decides nothing. A request produces as many tokens as the trace says its answer had.
+
+An engine does one thing at a time, in the order it is told: an export or import waits for the step that runs, and the
+next step waits for it, as in an engine's process.
 """
 
 import math
@@ -15,7 +18,7 @@ from loadslice.policy.layout import Int64s
 from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens import desk
 from loadslice.policy.tokens.layout import State, Tables
-from loadslice.sim.draws import normal
+from loadslice.sim.draws import normal, uniform
 from loadslice.sim.prefix import Caches, found, keep
 
 EXPORTED, IMPORTED = desk.EXPORTED, desk.IMPORTED
@@ -26,7 +29,7 @@ A_OUTCOME, A_REASON, A_ROUTE, A_PREFILL, A_DECODE, A_FIRST_NS, A_END_NS, A_PRODU
 )
 
 # A hand-over on its way.
-H_ROW, H_EPOCH, H_EXPORTED_NS, H_IMPORTED_NS, HANDOVER_COLUMNS = range(5)
+H_ROW, H_EPOCH, H_EXPORTED_NS, H_IMPORTED_NS, H_HALF_NS, H_TO, HANDOVER_COLUMNS = range(7)
 
 # A fault: engine down or up, or its steps take a share (ppm) of their time more.
 X_AT_NS, X_ENGINE, X_KIND, X_PPM, FAULT_COLUMNS = range(5)
@@ -65,6 +68,10 @@ class World(NamedTuple):
     """[E] spread of a step's time, as a share of it"""
     beside_ppm: Int64s
     """[E, E] how much longer a step of the first takes while the second computes"""
+    shape: NDArray[np.float64]
+    """[E, most seats + 1] what steps with so many decoding sequences take, in parts of what the settings say"""
+    noise: NDArray[np.float64]
+    """[E, points] quantiles of steps in parts of that; 0 first: they are drawn with ``step_sd``"""
     handover_sd: float
     faults: Int64s
     """[faults, FAULT_COLUMNS] in time order"""
@@ -111,12 +118,17 @@ def drawn_ns(seed: int, world: World, tables: Tables, state: State, engine: int,
         + decoding * settings[c.E_ROW_NS]
         + pairs * settings[c.E_ATTEND_PS] // 1000
     )
-    factor = slow_ppm / 1e6
+    factor = slow_ppm / 1e6 * world.shape[engine, decoding]
     for other in range(state.engines.shape[0]):
         if other != engine and state.engines[other, c.N_STEPPING] > 0:
             factor *= 1.0 + world.beside_ppm[engine, other] / 1e6
     sd = world.step_sd[engine]
-    if sd > 0.0:
+    if world.noise[engine, 0] > 0.0:
+        place_of = uniform(seed, steps, engine) * (world.noise.shape[1] - 1)
+        below = int(place_of)
+        least, most = world.noise[engine, below], world.noise[engine, min(below + 1, world.noise.shape[1] - 1)]
+        factor *= least + (place_of - below) * (most - least)
+    elif sd > 0.0:
         # Lognormal with mean 1.
         spread = math.sqrt(math.log(1.0 + sd * sd))
         factor *= math.exp(spread * normal(seed, steps, engine) - 0.5 * spread * spread)
@@ -133,6 +145,7 @@ def carry_out(
     record: Record,
     step_ends_ns: Int64s,
     slow_ppm: Int64s,
+    free_ns: Int64s,
     handovers: Int64s,
     inside: Int64s,
 ) -> None:
@@ -156,7 +169,7 @@ def carry_out(
             engine = effect[c.F_A]
             steps = state.engines[engine, c.N_STEPS]
             took_ns = drawn_ns(seed, world, tables, state, engine, slow_ppm[engine], steps)
-            step_ends_ns[engine] = now_ns + took_ns
+            step_ends_ns[engine] = max(now_ns, free_ns[engine]) + took_ns
             record.busy[engine, B_BUSY_NS] += took_ns
             record.busy[engine, B_ROWS] += effect[c.F_C]
         elif kind == c.HAND_OVER:
@@ -167,10 +180,17 @@ def carry_out(
             took_ns = link[c.K_BASE_NS] + state.sequences[row, c.Q_COMPUTED] * link[c.K_TOKEN_NS]
             if world.handover_sd > 0.0:
                 took_ns = int(took_ns * math.exp(world.handover_sd * normal(seed, tag, 77)))
+            source = effect[c.F_A]
+            began_ns = max(now_ns, free_ns[source])
+            if step_ends_ns[source] < c.FOREVER:
+                began_ns = max(began_ns, step_ends_ns[source])
             handovers[place, H_ROW] = row
             handovers[place, H_EPOCH] = effect[c.F_C]
-            handovers[place, H_EXPORTED_NS] = now_ns + took_ns // 2
-            handovers[place, H_IMPORTED_NS] = now_ns + took_ns
+            handovers[place, H_EXPORTED_NS] = began_ns + took_ns // 2
+            handovers[place, H_IMPORTED_NS] = c.FOREVER
+            handovers[place, H_HALF_NS] = took_ns - took_ns // 2
+            handovers[place, H_TO] = effect[c.F_B]
+            free_ns[source] = began_ns + took_ns // 2
         elif kind == c.ENDED:
             answer = record.answers[tag]
             answer[A_OUTCOME] = effect[c.F_A]
@@ -221,6 +241,7 @@ def run(
     record: Record,
     step_ends_ns: Int64s,
     slow_ppm: Int64s,
+    free_ns: Int64s,
     handovers: Int64s,
     inside: Int64s,
     ends: Int64s,
@@ -238,6 +259,7 @@ def run(
         record: Zeroed; filled.
         step_ends_ns: [E] scratch, FOREVER.
         slow_ppm: [E] scratch, PPM.
+        free_ns: [E] scratch, zeros: when an engine is done with the exports and imports it has been told of.
         handovers: [slots of all links + 1, HANDOVER_COLUMNS] scratch, rows -1.
         inside: [N] scratch.
         ends: [R] scratch.
@@ -279,6 +301,12 @@ def run(
             row, epoch = flight[H_ROW], flight[H_EPOCH]
             if flight[H_EXPORTED_NS] < c.FOREVER and flight[H_EXPORTED_NS] <= flight[H_IMPORTED_NS]:
                 flight[H_EXPORTED_NS] = c.FOREVER
+                target = flight[H_TO]
+                begins_ns = max(now_ns, free_ns[target])
+                if step_ends_ns[target] < c.FOREVER:
+                    begins_ns = max(begins_ns, step_ends_ns[target])
+                flight[H_IMPORTED_NS] = begins_ns + flight[H_HALF_NS]
+                free_ns[target] = flight[H_IMPORTED_NS]
                 desk.on_handover(now_ns, tables, state, row, epoch, EXPORTED)
             else:
                 flight[H_ROW] = -1
@@ -315,5 +343,5 @@ def run(
                 hits,
             )
             arrived += 1
-        carry_out(now_ns, seed, tables, state, world, record, step_ends_ns, slow_ppm, handovers, inside)
+        carry_out(now_ns, seed, tables, state, world, record, step_ends_ns, slow_ppm, free_ns, handovers, inside)
     return now_ns

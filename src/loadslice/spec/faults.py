@@ -7,6 +7,7 @@ import msgspec
 
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import decode_yaml
+from loadslice.spec.language import Language
 from loadslice.spec.pipeline import Pipeline
 
 
@@ -57,8 +58,8 @@ class Clients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Whether repeated attempts say so, in ``x-loadslice-attempt``."""
 
 
-def load_faults(path: Path, pipeline: Pipeline) -> list[Fault]:
-    """Read a list of faults for a pipeline.
+def load_faults(path: Path, pipeline: Pipeline | Language) -> list[Fault]:
+    """Read a list of faults for a pipeline, or a language file.
 
     Raises:
         InputError: An engine that is not there, or a number out of range.

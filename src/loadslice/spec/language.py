@@ -49,6 +49,8 @@ class LanguageEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Sequences that hold KV at once."""
     kv_tokens: int = 16_384
     """Tokens whose KV fits, over all sequences."""
+    prefix_tokens: int = 0
+    """Tokens of prompts whose KV stays beside that when their sequences are gone, for prompts that begin alike."""
     step_tokens: int = 512
     """Tokens of one step at most; above ``seats``, so that prompts always advance."""
     chunk: int | None = None
@@ -187,6 +189,7 @@ def _check_engine(engine: LanguageEngine, language: Language, place: str) -> Non
         ("threads", engine.threads, 1, 1024),
         ("seats", engine.seats, 1, SEATS_MAX),
         ("kv_tokens", engine.kv_tokens, language.block, 10**9),
+        ("prefix_tokens", engine.prefix_tokens, 0, 10**9),
         ("step_tokens", engine.step_tokens, 1, 1_048_576),
         ("queue", engine.queue, 0, 65_536),
     ):

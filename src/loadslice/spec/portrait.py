@@ -7,6 +7,7 @@ import msgspec
 
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import Stamp, decode_json
+from loadslice.spec.token_load import TokenLoad
 
 HOURS_PER_WEEK = 168
 
@@ -216,6 +217,8 @@ class Portrait(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     utilisation: Utilisation | None
     dimensions: Dimensions
     findings: list[Finding]
+    tokens: TokenLoad | None = None
+    """Null: not the load of a language model."""
 
 
 def load(path: Path) -> Portrait:

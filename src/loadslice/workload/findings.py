@@ -6,6 +6,7 @@ import msgspec
 import polars as pl
 
 from loadslice.spec.portrait import Distribution, Finding, Portrait
+from loadslice.workload import tokens
 from loadslice.workload.trace import Trace, stage_columns
 
 DAY_S = 86_400.0
@@ -31,6 +32,7 @@ def add(portrait: Portrait, trace: Trace) -> Portrait:
         *_missing(portrait, trace.frame),
         *_shape(portrait),
         *_sizes(portrait, trace.frame),
+        *(tokens.findings(portrait.tokens) if portrait.tokens is not None else ()),
         *_failures(trace.frame),
         *(Finding(code="note", text=note, evidence={}) for note in trace.notes),
     ]

@@ -17,7 +17,7 @@ from loadslice.spec.portrait import (
     PrecisionDimension,
     Utilisation,
 )
-from loadslice.workload import arrivals, bound, findings, sizes, waterline
+from loadslice.workload import arrivals, bound, findings, sizes, tokens, waterline
 from loadslice.workload.arrivals import Clock
 from loadslice.workload.trace import Trace
 from loadslice.workload.utilisation import WATTS
@@ -34,6 +34,10 @@ class Context:
     budget: Budget | None = None
     latency_budget_ms: float | None = None
     """Stated by the user for all requests; goes before the budget's objective."""
+    answer_token_ms: float = tokens.ANSWER_TOKEN_MS
+    """Pace of answers, for the KV that is held."""
+    cache_tokens: int | None = None
+    """A prefix cache to try."""
     precision: PrecisionClass | None = None
     """Lowest precision the user says still answers right."""
 
@@ -91,6 +95,7 @@ def portray(trace: Trace, name: str, stamp: Stamp, context: Context | None = Non
             environment=_environment(context),
         ),
         findings=[],
+        tokens=tokens.load_of(frame, answer_token_ms=context.answer_token_ms, cache_tokens=context.cache_tokens),
     )
     return findings.add(portrait, trace)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from loadslice.spec.portrait import Distribution, Portrait
 from loadslice.spec.trace import META_KEYS
+from loadslice.workload import tokens
 from loadslice.workload.findings import duration
 from loadslice.workload.trace import Trace
 
@@ -27,6 +28,8 @@ def portrait_lines(portrait: Portrait) -> Iterator[str]:
     ):
         if sizes is not None:
             yield f"  {name:<11} {_sizes(sizes)}"
+    if portrait.tokens is not None:
+        yield from tokens.lines(portrait.tokens)
     if portrait.latency_ms is not None:
         latency = portrait.latency_ms
         yield f"  latency     p50 {latency.p50:.4g} ms, p95 {latency.p95:.4g} ms, p99 {latency.p99:.4g} ms"

@@ -36,6 +36,14 @@ PRECISIONS: dict[str, Any] = {
     type=click.Choice(["fp32", "fp16", "int8", "int4"]),
     help="Lowest precision that still answers right.",
 )
+@click.option(
+    "--answer-token-ms",
+    type=Finite(min=0.001, max=60_000),
+    default=50.0,
+    show_default=True,
+    help="Pace of a language model's answers, for the KV that is held.",
+)
+@click.option("--cache-tokens", type=click.IntRange(0, 10**12), help="A prefix cache to try on a trace with blocks.")
 @json_option
 @out_option
 def command(
@@ -46,6 +54,8 @@ def command(
     budget: Path | None,
     latency_ms: float | None,
     precision: Any,
+    answer_token_ms: float,
+    cache_tokens: int | None,
     as_json: bool,
     out: Path | None,
 ) -> None:
@@ -60,6 +70,8 @@ def command(
         budget=None if budget is None else budgets.load(budget),
         latency_budget_ms=latency_ms,
         precision=precision,
+        answer_token_ms=answer_token_ms,
+        cache_tokens=cache_tokens,
     )
     inputs = {"trace": trace, "model": model, "utilisation": samples, "budget": budget}
     files = {name: path for name, path in inputs.items() if path is not None and path.is_file()}

@@ -6,13 +6,14 @@ from pathlib import Path
 import click
 
 from loadslice.app import modelled, modelled_text, twins
-from loadslice.app.output import Finite, check_folder, emit, guests, json_option, keep, out_option, say
+from loadslice.app.output import Finite, check_folder, emit, guests, json_option, keep, out_option, say, seed_option
 from loadslice.graph.inputs import parse_shapes
 from loadslice.profiles import samples
 from loadslice.profiles.measure import measure
 from loadslice.profiles.sessions import pool
 from loadslice.spec.device import PeakPrecision
 from loadslice.spec.errors import InputError
+from loadslice.spec.language import is_language_file
 from loadslice.spec.latency import Drift, Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import load
 
@@ -78,6 +79,14 @@ from loadslice.spec.pipeline import load
     default=None,
     help="With --model-for: a latency table to add to; what was measured in it wins.",
 )
+@click.option(
+    "--served-seconds",
+    type=Finite(0, 86_400),
+    default=30.0,
+    show_default=True,
+    help="For a language file: serve a load for so long too, for single steps as a server sees them; 0: do not.",
+)
+@seed_option
 @json_option
 @out_option
 def command(
@@ -94,6 +103,8 @@ def command(
     precision: PeakPrecision | None,
     own: Path | None,
     measured: Path | None,
+    served_seconds: float,
+    seed: int,
     as_json: bool,
     out: Path | None,
 ) -> None:
@@ -102,9 +113,29 @@ def command(
     Each kind of work (stage, engine, rows, shape) is timed alone, and with all engine slots of this machine busy.
     Writes latency.json to --out.
 
+    A language file (one that names a `language`) is measured by kinds of steps instead: prompts, sequences that decode,
+    both at once, hand-overs, and two engines at once; it becomes language-profile.json.
+
     With --model-for nothing runs: times and energy on a device of `loadslice devices` come from its roofline and what
     other devices were measured to make of theirs, each with the error to expect.
     """
+    if is_language_file(Path(target)):
+        from loadslice.app.language_profile import profile_language
+
+        own_options: dict[str, object] = {
+            "--on": on,
+            "--repeats": repeats,
+            "--inputs": inputs,
+            "--model-for": wanted,
+            "--measured": measured,
+        }
+        for option, value in own_options.items():
+            if value:
+                raise InputError(f"{option} goes with a pipeline; {target} is a language file.")
+        profile_language(
+            Path(target), seconds=seconds, served_seconds=served_seconds, seed=seed, as_json=as_json, out=out
+        )
+        return
     if wanted:
         check_folder(out)
         found = modelled.table(

@@ -68,6 +68,7 @@ _path = click.Path(path_type=Path)
 @click.option(
     "--trace-share", type=Finite(0, 1), default=0.01, show_default=True, help="Of requests without a traceparent."
 )
+@click.option("--console", is_flag=True, help="Show it in the browser, at /console where /admin/ is.")
 @click.option("--watch", "watch_file", type=_path, default=None, help="Sample answers for `loadslice watch`; YAML.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout when ready.")
 def command(
@@ -95,6 +96,7 @@ def command(
     slow_ms: float | None,
     otlp: str | None,
     trace_share: float,
+    console: bool,
     watch_file: Path | None,
     as_json: bool,
 ) -> None:
@@ -116,6 +118,7 @@ def command(
             tokens=tokens,
             max_body_mb=max_body_mb,
             ready_file=ready_file,
+            console=console,
             as_json=as_json,
         )
         return
@@ -155,6 +158,7 @@ def command(
         probation=served.probation,
         state=state or source.state_file,
         versions=None if source.model is None else source,
+        console=console,
     )
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -246,12 +250,16 @@ async def _serve(server: Server, serving: Serving, ready_file: Path | None, *, a
             "url": server.url,
             "grpc_port": server.grpc_port,
             "admin_url": server.admin_url,
+            "console_url": server.console_url,
             "pipeline": served.pipeline,
             "version": serving.version,
             "engines": engines,
         },
         as_json=as_json,
-        text=lambda: [f"ready {server.url} (pipeline {served.pipeline}, engines {', '.join(engines)})"],
+        text=lambda: [
+            f"ready {server.url} (pipeline {served.pipeline}, engines {', '.join(engines)})",
+            *([] if server.console_url is None else [f"console {server.console_url}"]),
+        ],
     )
     sys.stdout.flush()  # whoever waits for this line reads a pipe
     await stopping

@@ -15,6 +15,7 @@ from loadslice.spec import pipeline as pipeline_file
 from loadslice.spec.errors import InputError
 from loadslice.spec.faults import Clients, Fault, load_clients, load_faults
 from loadslice.spec.files import Stamp, stamp, write_bytes
+from loadslice.spec.language import ROUTER_POLICIES, is_language_file
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.pipeline_hints import silent
@@ -39,7 +40,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.argument("trace", type=_FILE)
 @click.option("--pipeline", "pipeline_path", type=_FILE, required=True, help="Pipeline file.")
-@click.option("--profile", "profile_path", type=_FILE, required=True, help="Latency table from `loadslice profile`.")
+@click.option("--profile", "profile_path", type=_FILE, help="What `loadslice profile` wrote; a pipeline needs it.")
 @click.option("--faults", "faults_path", type=_FILE, help="What goes wrong, and when.")
 @click.option("--clients", "clients_path", type=_FILE, help="How clients wait, leave and come back.")
 @click.option(
@@ -47,26 +48,67 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--speed", type=Finite(min=1e-6), default=1.0, show_default=True, help="Pace of the trace.")
 @click.option("--journal", type=click.Path(path_type=Path, file_okay=False), help="Folder for the run's journal.")
+@click.option(
+    "--policy",
+    "policies",
+    type=click.Choice([*ROUTER_POLICIES, "all"]),
+    multiple=True,
+    help="For a language file: router policy to simulate, side by side; repeats. Default: the file's own.",
+)
+@click.option(
+    "--scale-tokens",
+    type=Finite(min=1e-6, max=1e6),
+    default=1.0,
+    show_default=True,
+    help="For a language file: how many tokens stand for one of the trace.",
+)
+@click.option(
+    "--prefix-tokens",
+    type=click.IntRange(0, 10**9),
+    default=None,
+    help="For a language file: prompt tokens that each engine's prefix cache holds, instead of what the file says.",
+)
 @seed_option
 @json_option
 @out_option
 def command(
     trace: Path,
     pipeline_path: Path,
-    profile_path: Path,
+    profile_path: Path | None,
     faults_path: Path | None,
     clients_path: Path | None,
     replicas: int,
     speed: float,
     journal: Path | None,
+    policies: tuple[str, ...],
+    scale_tokens: float,
+    prefix_tokens: int | None,
     seed: int,
     as_json: bool,
     out: Path | None,
 ) -> None:
-    """How would this pipeline have served this trace?
+    """How would this pipeline, or this language model, have served this trace?
 
     The policy core that serves live traffic decides here too, in virtual time, over the service times of a profile.
     """
+    if is_language_file(pipeline_path):
+        from loadslice.app import language_simulate
+
+        for option, value in {"--clients": clients_path, "--journal": journal}.items():
+            if value is not None:
+                raise InputError(f"{option} goes with a pipeline; {pipeline_path} is a language file.")
+        chosen = [policy for policy in ROUTER_POLICIES if policy in policies or "all" in policies]
+        asked_for = (trace, pipeline_path, profile_path, faults_path, chosen, replicas, seed, speed)
+        language_simulate.simulate_language(
+            language_simulate.Asked(*asked_for, scale_tokens, prefix_tokens, as_json, out)
+        )
+        return
+    if policies or scale_tokens != 1.0 or prefix_tokens is not None:
+        raise InputError(
+            f"--policy, --scale-tokens and --prefix-tokens go with a language file; {pipeline_path} is none."
+        )
+    if profile_path is None:
+        raise InputError("--profile: missing. Run `loadslice profile` on the pipeline to measure one.")
     if journal is not None and journal.is_dir() and any(journal.iterdir()):
         raise InputError(f"{journal}: is not empty. Choose another folder with --journal.")
     pipeline = pipeline_file.load(pipeline_path)

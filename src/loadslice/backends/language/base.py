@@ -5,7 +5,7 @@ out; it decides nothing. Sequences are known by a number that the caller chooses
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ class KvLayout(NamedTuple):
     raw_bytes_per_block: int
     has_neutral: bool
     """Whether KV can be read and written in the neutral layout, float32 [layers, 2, kv_heads, tokens, head_dim]."""
+    sequences: int | None = None
+    """How many there can be at once; ``None``: as many as blocks allow."""
 
 
 class StepRow(NamedTuple):
@@ -65,18 +67,6 @@ class LanguageSession(Protocol):
     def length(self, sequence: int) -> int:
         """Tokens whose KV a sequence has here; 0: it is not known."""
 
-    def adopt(self, sequence: int, blocks: Sequence[int], tokens: int) -> None:
-        """Begin a sequence with full blocks that others, or a cache, hold already: they are shared."""
-
-    def blocks(self, sequence: int) -> list[int]:
-        """Blocks of a sequence, in order."""
-
-    def hold(self, block: int) -> None:
-        """Keep a block when its sequences are released."""
-
-    def let_go(self, block: int) -> None:
-        """Undo one `hold`."""
-
     def export_raw(self, sequence: int, into: NDArray[np.uint8]) -> int:
         """Copy a sequence's blocks into ``into``; returns bytes written."""
 
@@ -102,3 +92,22 @@ class LanguageSession(Protocol):
 
     def close(self) -> None:
         """Free everything."""
+
+
+@runtime_checkable
+class SharesBlocks(Protocol):
+    """A session whose sequences may share blocks: what a prefix cache needs."""
+
+    layout: KvLayout
+
+    def adopt(self, sequence: int, blocks: Sequence[int], tokens: int) -> None:
+        """Begin a sequence with full blocks that others, or a cache, hold already: they are shared."""
+
+    def blocks(self, sequence: int) -> list[int]:
+        """Blocks of a sequence, in order."""
+
+    def hold(self, block: int) -> None:
+        """Keep a block when its sequences are released."""
+
+    def let_go(self, block: int) -> None:
+        """Undo one `hold`."""

@@ -66,6 +66,10 @@ class Load(Message, frozen=True):
     """Tokens of the longest sequence."""
     measure: bool
     """Whether to measure what steps cost."""
+    seats: int = 16
+    """Sequences at once, where the runtime must know."""
+    block: int = 32
+    """Tokens of one block, as the owner counts them."""
 
 
 class Begin(Message, frozen=True):

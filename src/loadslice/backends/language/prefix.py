@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadslice.backends.language.base import LanguageSession
+from loadslice.backends.language.base import LanguageSession, SharesBlocks
 
 NAME_BYTES = 16
 
@@ -32,12 +32,13 @@ class PrefixCache:
     """Blocks of prompts that are kept when their sequences are gone, the least recently used dropped first.
 
     Args:
-        session: Holds them.
+        session: Holds them; one that cannot share blocks keeps none.
         capacity: Blocks at most; 0 keeps none.
     """
 
     def __init__(self, session: LanguageSession, capacity: int) -> None:
-        self._session = session
+        assert capacity == 0 or isinstance(session, SharesBlocks), "`load.open_session` refuses this"
+        self._session = session if isinstance(session, SharesBlocks) else None
         self._capacity = capacity
         self._kept: OrderedDict[bytes, int] = OrderedDict()
         self.added: list[bytes] = []
@@ -45,6 +46,8 @@ class PrefixCache:
 
     def adopt(self, sequence: int, chain: Sequence[bytes], tokens_max: int) -> int:
         """Begin a sequence with the longest kept prefix of at most so many tokens; returns its tokens."""
+        if self._session is None:
+            return 0
         blocks: list[int] = []
         for name in chain[: tokens_max // self._session.layout.block]:
             if name not in self._kept:
@@ -60,7 +63,7 @@ class PrefixCache:
 
     def keep(self, sequence: int, chain: Sequence[bytes]) -> None:
         """Keep a sequence's prompt blocks; it has computed all of them."""
-        if self._capacity == 0:
+        if self._session is None or self._capacity == 0:
             return
         blocks = self._session.blocks(sequence)
         # From the last to the first: a prefix is worth nothing without its beginning, which is dropped last.

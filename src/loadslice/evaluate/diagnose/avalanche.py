@@ -38,7 +38,8 @@ def _look(evidence: Evidence) -> Iterable[Finding]:
         raise NotSeenError("no course of queues, errors and attempts over time is known")
     bad = line.errors.sum(axis=0)
     share = bad / np.maximum(bad + line.completed, 1.0)
-    failing = np.flatnonzero(share >= FAILING)
+    again = line.retries / np.maximum(line.arrivals, 1.0)
+    failing = np.flatnonzero((share >= FAILING) | (again >= RETRIES_MIN))
     arrived = float(line.arrivals[failing].sum())
     retries = float(line.retries[failing].sum())
     if len(failing) < FAILING_BINS or retries < RETRIES_MIN * max(arrived, 1.0):
@@ -63,9 +64,9 @@ def _onsets(line: Timeline) -> Iterable[Onset]:
 def onset(values: Floats, rise: float) -> int | None:
     """First bin of a rise that lasts: two in a row above the usual level by `SIGMAS` of its spread and ``rise``.
 
-    The usual level is that of the first quarter; a series that is high from the start has no onset.
+    The usual level is that of the first tenth; a series that is high from the start has no onset.
     """
-    head = values[: max(3, len(values) // 4)]
+    head = values[: max(4, len(values) // 10)]
     limit = float(head.mean() + SIGMAS * head.std() + rise)
     above = values > limit
     both = np.flatnonzero(above[:-1] & above[1:])
@@ -94,11 +95,11 @@ def _finding(
     )
     confidence: Confidence = "high" if len(tied) == 1 and slower is not None and slower >= 1.5 else "medium"
     confidence = "low" if len(tied) > 1 else confidence
-    fed = f"then further attempts, {retried:.0%} of what arrived while requests failed"
+    fed = f"then further attempts, {retried:.0%} of what arrived in that time"
     fed += "" if retries_s is None else f", from {retries_s:.1f} s on"
     return Finding(
         rule=RULE.name,
-        symptom=f"an avalanche: requests failed from {began_s:.1f} s "
+        symptom=f"an avalanche: requests failed or were sent again from {began_s:.1f} s "
         + ("to the end" if ends else f"to {until_s:.1f} s"),
         evidence=f"first the {order}; {fed}",
         cause=f"'{first.engine}' rose first"
@@ -118,7 +119,9 @@ def _finding(
 
 RULE = Rule(
     name="avalanche",
-    formula=f"{FAILING:.0%} of the ends bad in {FAILING_BINS} bins or more, and further attempts >= "
+    formula=f"{FAILING_BINS} bins or more in which {FAILING:.0%} of the ends are bad or a tenth of the arrivals are "
+    "further "
+    f"attempts, a queue or errors that rose, and further attempts >= "
     f"{RETRIES_MIN:.0%} of what "
     "arrived meanwhile",
     reason="failures alone are an outage; failures that feed on retries do not end with their cause",

@@ -19,7 +19,8 @@ BINS = 120
 STEP_S_MIN = 0.25
 ATTEMPT = "a8"
 """Argument of an arrival that says which attempt of its client it is (`policy.desk.on_arrival`)."""
-BAD = (Outcome.FAILED, Outcome.EXPIRED, Outcome.SHED, Outcome.REJECTED)
+BAD = (Outcome.FAILED, Outcome.EXPIRED, Outcome.SHED, Outcome.REJECTED, Outcome.CANCELLED)
+"""A client that left has not got its answer either."""
 
 
 def evidence(journal: Journal, folder: Path) -> Evidence:

@@ -10,7 +10,7 @@ from loadslice.evaluate.diagnose.evidence import EngineSeen, Evidence, Floats, P
 from loadslice.evaluate.scrape import Scrape, percentile_s, since
 from loadslice.evaluate.watch.sensors import Sensed
 
-BAD = ("failed", "rejected", "shed", "expired")
+BAD = ("failed", "rejected", "shed", "expired", "cancelled")
 
 
 def evidence(

@@ -13,6 +13,8 @@ GROWTH_BINS = 4
 """Over which a queue must have grown: shorter growth is a burst."""
 QUEUE_MIN = 8.0
 GROWN_MIN = 3.0
+USUAL = 0.9
+"""Quantile of a queue that counts as its usual height: queues of a steady load come and go."""
 SLOWER = 1.5
 FASTER = 1.3
 
@@ -30,13 +32,13 @@ def _look(evidence: Evidence) -> Iterable[Finding]:
 def growth(queue: Floats) -> tuple[int, int] | None:
     """The stretch, first and last bin, over which a queue grew most; ``None``: it did not grow enough to matter.
 
-    Enough: it ends at `QUEUE_MIN` or more, at least `GROWN_MIN` times its median level and where it began, rose over
+    Enough: it ends at `QUEUE_MIN` or more, at least `GROWN_MIN` times where it began and its usual height, rose over
     `GROWTH_BINS` bins or more, and did not fall by more than a tenth of its height on the way.
     """
     best: tuple[float, int, int] | None = None
     begin, peak = 0, 0
     for at in range(1, len(queue)):
-        if queue[at] < queue[peak] - 0.1 * max(queue[peak] - queue[begin], 1.0) or queue[at] < queue[begin]:
+        if queue[at] < queue[peak] - 0.1 * max(queue[peak] - queue[begin], 1.0) or queue[at] <= queue[begin]:
             begin = peak = at
         elif queue[at] >= queue[peak]:
             peak = at
@@ -46,8 +48,19 @@ def growth(queue: Floats) -> tuple[int, int] | None:
     if best is None:
         return None
     _, begin, peak = best
-    usual = max(float(np.median(queue)) if peak - begin < len(queue) / 2 else 0.0, float(queue[begin]), 1.0)
+    usual = max(_usual(queue, begin, peak), float(queue[begin]), 1.0)
     return (begin, peak) if queue[peak] >= QUEUE_MIN and queue[peak] >= GROWN_MIN * usual else None
+
+
+def _usual(queue: Floats, begin: int, peak: int) -> float:
+    """Height of a queue before it grew; where that is too short to tell, of most of the rest, which has its fall in it.
+
+    A queue that grew all the time has no other height than the one it began at.
+    """
+    if begin >= BINS_MIN:
+        return float(np.quantile(queue[: begin + 1], USUAL))
+    rest = np.concatenate([queue[:begin], queue[peak + 1 :]])
+    return float(np.quantile(rest, 0.75)) if len(rest) > len(queue) / 2 else 0.0
 
 
 def _of(line: Timeline, engine: int, evidence: Evidence) -> Finding | None:

@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 MANY = 100
 """Values below which nothing can be said of how they clump."""
-WINDOWS_MIN = 10
+WINDOWS_MIN = 20
 BINS = 10
 EXPECTED_MIN = 5.0
 """Smaller expected counts are pooled: Pearson's approximation wants that many (Cochran 1954)."""
@@ -161,8 +161,8 @@ def clumping(values: Floats) -> float:
 def _inflation(values: Floats) -> float:
     spread = float(values.var())
     worst = 1.0
-    for width in {10, 50, len(values) // 20, len(values) // 10}:
-        windows = len(values) // width
+    for width in {10, 50, len(values) // WINDOWS_MIN}:
+        windows = len(values) // width if width > 1 else 0
         if spread == 0 or windows < WINDOWS_MIN:
             continue
         means = values[: windows * width].reshape(windows, width).mean(axis=1)

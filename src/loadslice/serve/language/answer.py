@@ -55,6 +55,8 @@ class Choice:
         self._stops = stops
         self._end_tokens = end_tokens
         self._unread: list[int] = []
+        self.is_owed = False
+        """Whether a token has come that the client has not heard of; one without text of its own is heard of too."""
         self._ended_by_token = False
 
     def take(self, drawn: Drawn) -> bool:
@@ -66,6 +68,7 @@ class Choice:
             self.drawn.append(drawn)
             self.fresh_drawn.append(drawn)
         self._unread.append(drawn.token)
+        self.is_owed = True
         if self._stops:
             self.read()
         return self._stream.has_stopped
@@ -214,8 +217,9 @@ class Answer:
         return [("x-loadslice-engine", ",".join(names)), ("x-loadslice-route", Route(request.route).name.lower())]
 
     def _send_fresh(self, choice: Choice) -> None:
-        if not choice.fresh and not choice.fresh_drawn:
+        if not choice.is_owed and not choice.fresh and not choice.fresh_drawn:
             return
+        choice.is_owed = False
         text = encode("".join(choice.fresh))
         logprobs = encode(choice.logprobs(choice.fresh_drawn, chat=self._chat))
         choice.fresh.clear()

@@ -72,6 +72,8 @@ class LanguageFront:
         self._clock = clock
         self._engine_names = list(language.engines)
         self._started_s = int(time.time())
+        self.looks: dict[str, Callable[[Head], Reply]] = {}
+        """Further paths that GET takes, and who answers; added before the server starts."""
         self._routes: dict[str, dict[str, Callable[[], Reply]]] = {
             MODELS: {"GET": self._models},
             f"{MODELS}/{language.language}": {"GET": lambda: json_reply(self._model())},
@@ -91,7 +93,7 @@ class LanguageFront:
             if head.method != "POST":
                 raise RefusalError(405, f"{head.path} takes POST", allow=("POST",))
             return True
-        methods = self._routes.get(head.path)
+        methods = ("GET",) if head.path in self.looks else self._routes.get(head.path)
         if methods is None:
             raise RefusalError(404, f"no such path; {CHAT}, {TEXT} and {MODELS} are here")
         if head.method not in methods and head.method != "HEAD":
@@ -101,6 +103,10 @@ class LanguageFront:
     def handle(self, head: Head, body: bytes | memoryview, connection: Connection) -> None:
         """See `connection.Handler.handle`."""
         caller, connection.job = connection.job, None
+        look = self.looks.get(head.path)
+        if look is not None:
+            connection.reply(look(head))
+            return
         if head.path not in (CHAT, TEXT):
             connection.reply(self._routes[head.path]["GET"]())
             return

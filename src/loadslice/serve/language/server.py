@@ -17,6 +17,8 @@ from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.tables import fresh, lower
 from loadslice.serve.access import Access
 from loadslice.serve.clock import Clock
+from loadslice.serve.console.desk import PAGE
+from loadslice.serve.console.language_console import LanguageConsole
 from loadslice.serve.http_server import HttpServer
 from loadslice.serve.language.front import LanguageFront, LanguageService
 from loadslice.serve.language.metrics import Keep, LanguageMetrics
@@ -53,6 +55,7 @@ class LanguageServer:
         limits: What clients may ask.
         access: Who may ask.
         keep: Takes events of the desk for a journal.
+        console: Whether it has a console.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class LanguageServer:
         limits: Limits | None = None,
         access: Access | None = None,
         keep: Keep | None = None,
-        cached_blocks: int = 0,
+        console: bool = False,
     ) -> None:
         self.language = language
         self.ready: dict[str, m.Ready] = {}
@@ -77,13 +80,14 @@ class LanguageServer:
         self._limits = limits or Limits()
         self._clock = Clock()
         self._front = LanguageFront(language, self._limits, self._clock, access)
+        self._console = LanguageConsole(self._front) if console else None
         self._keep = keep
         self._names = list(language.engines)
         self._slots = SharedSlots(*self._slot_sizes())
         self._processes = [
             LanguageProcess(
                 name,
-                self._load(name, engine, cached_blocks),
+                self._load(name, engine),
                 self._slots,
                 lambda message, index=index: self._hear(index, message),  # type: ignore[misc]
                 lambda how, index=index: self._lost(index, how),  # type: ignore[misc]
@@ -110,18 +114,20 @@ class LanguageServer:
         tokens = max(prompts) + self.language.block
         return slots, tokens * RAW_BYTES_UNKNOWN + HEADER_BYTES
 
-    def _load(self, name: str, engine: LanguageEngine, cached_blocks: int) -> m.Load:
+    def _load(self, name: str, engine: LanguageEngine) -> m.Load:
         return m.Load(
             model=str(self._model),
             backend=engine.backend,
             device=engine.device or "CPU",
             threads=engine.threads,
             kv_blocks=engine.kv_tokens // self.language.block,
-            cached_blocks=cached_blocks,
+            cached_blocks=engine.prefix_tokens // self.language.block,
             options=engine.options,
             slots=self._slots.slots,
             context=self.language.context,
             measure=engine.cost is None and self._costs.get(name) is None,
+            seats=engine.seats,
+            block=self.language.block,
         )
 
     @property
@@ -134,6 +140,16 @@ class LanguageServer:
     def pids(self) -> dict[str, int | None]:
         """Processes of the engines."""
         return {name: process.pid for name, process in zip(self._names, self._processes, strict=True)}
+
+    @property
+    def starts(self) -> dict[str, int]:
+        """How often each engine's process was started."""
+        return {name: process.starts for name, process in zip(self._names, self._processes, strict=True)}
+
+    @property
+    def console_url(self) -> str | None:
+        """Where a browser sees it; ``None``: it has no console."""
+        return None if self._console is None else f"{self.url}{PAGE}"
 
     @property
     def costs(self) -> dict[str, StepCost]:
@@ -176,13 +192,18 @@ class LanguageServer:
         self._metrics = LanguageMetrics(state, self._names, self._keep)
         for index, process in enumerate(self._processes):
             self._metrics.started(index, process.starts)
-        self._shell = LanguageShell(tables, state, self._processes, layouts, self._slots, self._clock, self._metrics)
+        observer = self._metrics if self._console is None else self._console.observed(self._metrics)
+        self._shell = LanguageShell(tables, state, self._processes, layouts, self._slots, self._clock, observer)
         self._front.service = LanguageService(self._shell, words, self._metrics, self._is_ready)
         self._watch = asyncio.get_running_loop().create_task(self._look_after())
+        if self._console is not None:
+            self._console.start(self, self._clock)
 
     async def stop(self) -> None:
         """Admit nothing more, let what is inside end, cut off the rest, close everything."""
         self._is_stopping = True
+        if self._console is not None:
+            self._console.stop()
         if self._shell is not None:
             self._shell.drain()
             waits = [asyncio.ensure_future(self._shell.idle()), asyncio.ensure_future(self._hurry.wait())]

@@ -304,6 +304,7 @@ class LanguageShell:
     def _carry_out(self, now_ns: int) -> None:
         effects = self.state.effects[: int(self.state.counters[c.C_EFFECTS])].tolist()
         late: list[tuple[int, int]] = []
+        ended: list[LanguageRequest] = []
         for kind, tag, row, a, b, detail in effects:
             if kind == c.STEP:
                 self._step(engine=a, epoch=b, count=detail)
@@ -318,7 +319,13 @@ class LanguageShell:
             elif kind == c.PREEMPTED:
                 self._observer.preempted(a)
             elif kind == c.ENDED:
-                self._end(tag, row, Outcome(a), Reason(b), hint_ns=detail, now_ns=now_ns)
+                ended.append(self._end(tag, row, Outcome(a), Reason(b), hint_ns=detail, now_ns=now_ns))
+        # Engines compute again before clients are told.
+        for request in ended:
+            self._observer.ended(request)
+            request.ended(request)
+        if ended and not self._of_tag and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
         self._arm()
         for key in late:
             self._fail_handover(key, "no slot is free")
@@ -377,7 +384,9 @@ class LanguageShell:
         self._engines[prefill].send(m.Export(row, request.number, epoch, handover.slot, raw))
         return True
 
-    def _end(self, tag: int, row: int, outcome: Outcome, reason: Reason, *, hint_ns: int, now_ns: int) -> None:
+    def _end(
+        self, tag: int, row: int, outcome: Outcome, reason: Reason, *, hint_ns: int, now_ns: int
+    ) -> LanguageRequest:
         request = self._of_tag.pop(tag)
         request.outcome, request.reason, request.hint_ns = outcome, reason, hint_ns
         request.end_ns = now_ns
@@ -385,10 +394,7 @@ class LanguageShell:
             del self._of_row[row]
         # An engine obeys in order: a step or a hand-over that it has been told of is done before this.
         self._release_all(request)
-        self._observer.ended(request)
-        request.ended(request)
-        if self._idle is not None and not self._idle.done() and not self._of_tag:
-            self._idle.set_result(None)
+        return request
 
     # -- time
 

@@ -1,0 +1,215 @@
+"""What a profile learns from a load that is served: single steps as a server sees them, and what the way to it takes.
+
+Every call into the token desk is kept, and taken again on a fresh desk afterwards: that says what each step held and
+when it began, and so what it took in parts of what it should have.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from loadslice.evaluate.language_client import Ask, Heard, send_apart
+from loadslice.policy.tokens import columns as c
+from loadslice.policy.tokens import desk
+from loadslice.policy.tokens.layout import State, Tables
+from loadslice.policy.tokens.tables import fresh
+from loadslice.profiles.language_fit import expected_ms, noise_of
+from loadslice.serve.language.server import LanguageServer
+from loadslice.spec.language import Language
+from loadslice.spec.language_profile import LanguageProfile, ServingTime, costs_of, with_links
+
+UTILISATION = 0.5
+"""Of the busiest engine, in the load that is served for a profile."""
+ANSWER = 24
+LENGTHS = (24, 400)
+"""Tokens of prompts and answers of that load."""
+
+Event = tuple[str, int, tuple[int, ...]]
+
+
+class ServedStep(msgspec.Struct, frozen=True):
+    """One step that was served."""
+
+    engine: int
+    prompt_tokens: int
+    rows: int
+    pairs: int
+    began_ns: int
+    ended_ns: int
+
+
+def served_steps(events: Sequence[Event], tables: Tables, language: Language) -> list[ServedStep]:
+    """Take a server's calls into its desk again, and say what each step held and took."""
+    state = fresh(tables, language.max_sequences)
+    count = len(language.engines)
+    steps: list[ServedStep] = []
+    running: list[ServedStep | None] = [None] * count
+    for kind, now_ns, arguments in events:
+        if kind == "step_done":
+            engine = arguments[0]
+            step = running[engine]
+            if step is not None:
+                steps.append(msgspec.structs.replace(step, ended_ns=now_ns))
+        _again(kind, now_ns, arguments, tables, state)
+        for effect in state.effects[: int(state.counters[c.C_EFFECTS])].tolist():
+            if effect[c.F_KIND] == c.STEP:
+                running[effect[c.F_A]] = _held(state, effect[c.F_A], now_ns)
+    return steps
+
+
+def _again(kind: str, now_ns: int, arguments: tuple[int, ...], tables: Tables, state: State) -> None:
+    state.counters[c.C_EFFECTS] = 0
+    if kind == "arrival":
+        tag, priority, prompt, new_max, first_by_ns, deadline_ns, *hits = arguments
+        cached = np.array(hits, np.int64)
+        desk.on_arrival(now_ns, tables, state, tag, priority, prompt, new_max, first_by_ns, deadline_ns, cached)
+    elif kind == "step_done":
+        ends = np.zeros(state.rows.shape[1], np.int64)
+        ends[: len(arguments) - 2] = arguments[2:]
+        desk.on_step_done(now_ns, tables, state, arguments[0], arguments[1], ends)
+    elif kind == "handover":
+        desk.on_handover(now_ns, tables, state, *arguments)
+    elif kind == "cancel":
+        desk.on_cancel(now_ns, tables, state, *arguments)
+    elif kind == "timer":
+        desk.on_timer(now_ns, tables, state)
+    elif kind == "engine_down":
+        desk.on_engine_down(now_ns, tables, state, *arguments)
+    elif kind == "engine_up":
+        desk.on_engine_up(now_ns, tables, state, *arguments)
+    else:
+        assert kind == "drain", kind
+        desk.on_drain(now_ns, tables, state)
+
+
+def _held(state: State, engine: int, now_ns: int) -> ServedStep:
+    rows = state.rows[engine, : int(state.engines[engine, c.N_STEPPING])]
+    members = state.sequences[rows[:, c.P_SEQUENCE]]
+    tokens, computed = rows[:, c.P_TOKENS], members[:, c.Q_COMPUTED]
+    decodes = members[:, c.Q_FILLING] == 0
+    return ServedStep(
+        engine=engine,
+        prompt_tokens=int(tokens[~decodes].sum()),
+        rows=int(decodes.sum()),
+        pairs=int((tokens * computed + tokens * tokens // 2).sum()),
+        began_ns=now_ns,
+        ended_ns=0,
+    )
+
+
+def parts_of(steps: Sequence[ServedStep], profile: LanguageProfile, names: Sequence[str]) -> dict[str, list[float]]:
+    """Single steps by engine, in parts of what they should take beside those that computed meanwhile."""
+    parts: dict[str, list[float]] = {name: [] for name in names}
+    for step in steps:
+        times = profile.engines[names[step.engine]]
+        should_ms = expected_ms(times.cost, times.shape, step.prompt_tokens, step.rows, step.pairs)
+        for other, longer in profile.beside.get(names[step.engine], {}).items():
+            shared = sum(
+                max(0, min(step.ended_ns, one.ended_ns) - max(step.began_ns, one.began_ns))
+                for one in steps
+                if names[one.engine] == other
+            )
+            should_ms *= 1 + longer * min(1.0, shared / max(1, step.ended_ns - step.began_ns))
+        parts[names[step.engine]].append((step.ended_ns - step.began_ns) / 1e6 / should_ms)
+    return parts
+
+
+def load_for(profile: LanguageProfile, language: Language, *, seconds: float, seed: int) -> list[Ask]:
+    """Poisson arrivals of prompts of all lengths that keep the busiest engine about half busy."""
+    draws = np.random.default_rng(seed)
+    most = min(LENGTHS[1], language.context - ANSWER - 1)
+    lengths = np.exp(draws.uniform(np.log(min(LENGTHS[0], most)), np.log(most), 4096)).astype(int)
+    needs_ms = []
+    for name, engine in language.engines.items():
+        times = profile.engines[name]
+        each = 0.0
+        if "prefill" in engine.roles:
+            each += float(np.mean([expected_ms(times.cost, times.shape, int(n), 0, n * n / 2) for n in lengths[:200]]))
+        if "decode" in engine.roles:
+            # Four share a step at this load.
+            each += ANSWER * expected_ms(times.cost, times.shape, 0, 4, 4 * float(np.mean(lengths))) / 4
+        needs_ms.append(each)
+    rate_per_s = UTILISATION * 1e3 / max(needs_ms)
+    count = max(8, round(seconds * rate_per_s))
+    at_s = np.cumsum(draws.exponential(1 / rate_per_s, count))
+    return [
+        Ask(at_s=float(at), prompt=draws.integers(100, 4000, int(length)).tolist(), tokens=ANSWER)
+        for at, length in zip(at_s, lengths, strict=False)
+    ]
+
+
+def under_load(
+    profile: LanguageProfile, language: Language, model: Path, *, seconds: float, seed: int
+) -> LanguageProfile:
+    """Serve a load on this machine and put what it says into a profile."""
+    asks = load_for(profile, language, seconds=seconds, seed=seed)
+    events, heard, tables, ended = serve(profile, language, model, asks)
+    names = list(language.engines)
+    parts = parts_of(served_steps(events, tables, language), profile, names)
+    engines = {
+        name: msgspec.structs.replace(times, noise=noise_of(parts[name]) or times.noise)
+        for name, times in profile.engines.items()
+    }
+    inside = [first_ms for first_ms in ended if first_ms is not None]
+    outside = [one.first_ms for one in heard if one.first_ms is not None]
+    way_ms = float(np.median(outside) - np.median(inside)) if inside and outside else 0.0
+    return msgspec.structs.replace(
+        profile,
+        engines=engines,
+        serving=ServingTime(request_ms=max(0.0, way_ms), seconds=asks[-1].at_s, requests=len(asks)),
+    )
+
+
+def serve(
+    profile: LanguageProfile, language: Language, model: Path, asks: Sequence[Ask]
+) -> tuple[list[Event], list[Heard], Tables, list[float | None]]:
+    """Start a server on a profile's costs, send it requests from a process of its own, and stop it.
+
+    Returns:
+        Calls into its desk, what the client heard, the desk's tables, and times to the first token inside the server.
+    """
+    return asyncio.run(_serve(profile, language, model, asks))
+
+
+async def _serve(
+    profile: LanguageProfile, language: Language, model: Path, asks: Sequence[Ask]
+) -> tuple[list[Event], list[Heard], Tables, list[float | None]]:
+    events: list[Event] = []
+    language = with_links(language, profile)
+    server = LanguageServer(
+        language,
+        model,
+        port=0,
+        costs=costs_of(profile),
+        keep=lambda kind, now_ns, arguments: events.append((kind, now_ns, tuple(map(int, arguments)))),
+    )
+    await server.start()
+    try:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            loop = asyncio.get_running_loop()
+            heard = await loop.run_in_executor(pool, send_apart, server.url, language.language, list(asks))
+        tables = server.tables
+    finally:
+        server.hurry()
+        await server.stop()
+    return events, heard, tables, first_times_ms(events, tables, language)
+
+
+def first_times_ms(events: Sequence[Event], tables: Tables, language: Language) -> list[float | None]:
+    """Arrival to first token as the desk saw it, by request in order of arrival; ``None``: it had none."""
+    state = fresh(tables, language.max_sequences)
+    found: dict[int, float | None] = {}
+    for kind, now_ns, arguments in events:
+        _again(kind, now_ns, arguments, tables, state)
+        for effect in state.effects[: int(state.counters[c.C_EFFECTS])].tolist():
+            if effect[c.F_KIND] != c.ENDED:
+                continue
+            row = state.sequences[effect[c.F_ROW]]
+            has_token = effect[c.F_ROW] >= 0 and row[c.Q_FIRST_NS] > 0
+            found[effect[c.F_TAG]] = (int(row[c.Q_FIRST_NS]) - int(row[c.Q_ARRIVAL_NS])) / 1e6 if has_token else None
+    return [found[tag] for tag in sorted(found)]

@@ -1,0 +1,244 @@
+"""Every row of the table of symptoms: fires on a fault that was put in, and not on the healthy run beside it."""
+
+import dataclasses
+
+import numpy as np
+import polars as pl
+import pytest
+
+from loadslice.evaluate.diagnose import drawn, from_journal, operators, precision, shapes
+from loadslice.evaluate.diagnose.avalanche import onset
+from loadslice.evaluate.diagnose.evidence import Evidence, NotSeenError, PowerSeen
+from loadslice.evaluate.diagnose.power import RULE as POWER
+from loadslice.evaluate.diagnose.queues import growth
+from loadslice.evaluate.diagnose.rule import ask
+from loadslice.evaluate.diagnose.rules import RULES
+from loadslice.evaluate.diagnose.specimen import CAPACITY_PER_S, ONE, journal, one_engine, poisson, times
+from loadslice.spec import journal as journals
+from loadslice.spec.faults import Clients, Fault
+from loadslice.spec.pipeline import Batch, Engine, Pipeline, Queue, Retry, Stage, check
+from loadslice.spec.variant import Difference, LayerSensitivity, MetricFigure, Precision, Scheme, Variant
+
+SPAN_S = 120.0
+SLOW = Fault(at_s=50, for_s=8, engine="a", kind="slow", factor=4.0)
+STUBBORN = Clients(timeout_ms=1000, attempts=4, cancels=False, states_deadline=False)
+GENEROUS = Retry(budget=1.0, per_s=1000.0, reserve=10_000)
+
+
+def found(folder, pipeline=None, table=ONE, arrivals=None, **more):
+    arrivals = poisson(0.75 * CAPACITY_PER_S, SPAN_S) if arrivals is None else arrivals
+    kept = journal(folder / "run", pipeline or one_engine(), table, arrivals, **more)
+    evidence = from_journal.evidence(journals.load(kept), kept)
+    findings, looked = ask(RULES, evidence)
+    return {one.rule: one for one in findings}, {one.rule: one for one in looked}, evidence
+
+
+def test_a_healthy_run_has_no_findings_and_says_what_was_looked_at(tmp_path) -> None:
+    findings, looked, _ = found(tmp_path)
+    assert findings == {}
+    assert {name for name, one in looked.items() if one.looked} == {
+        "shape-change", "queue-growth", "low-utilisation", "avalanche",
+    }  # fmt: skip
+    assert "--budget" in looked["power-wall"].why
+    assert "second stage" in looked["stage-jitter"].why
+
+
+def test_a_queue_that_grows_behind_an_engine_that_became_slow_is_the_engines_fault(tmp_path) -> None:
+    one = found(tmp_path, faults=[SLOW])[0]["queue-growth"]
+    assert one.confidence == "high"
+    assert "slower" in one.cause
+    assert 45 <= one.figures["from_s"] <= 55
+    assert one.figures["service_ratio"] > 2
+    assert one.basis == "simulated"
+
+
+def test_a_queue_that_grows_in_a_burst_is_the_loads_doing(tmp_path) -> None:
+    burst = np.sort(np.concatenate([poisson(25, SPAN_S), 50 + poisson(60, 10, seed=2)]))
+    one = found(tmp_path, arrivals=burst)[0]["queue-growth"]
+    assert "more arrived" in one.cause
+    assert one.figures["service_ratio"] == pytest.approx(1, abs=0.05)
+
+
+def test_an_avalanche_names_the_engine_that_rose_first_and_the_retries(tmp_path) -> None:
+    first = check(
+        Pipeline(
+            version=1, pipeline="two", retry=GENEROUS, max_requests=20_000,
+            engines={
+                "b": Engine(backend="twin", max_inflight=8, queue=Queue(limit=10_000)),
+                "a": Engine(backend="twin", max_inflight=4, queue=Queue(limit=10_000)),
+            },
+            stages=[Stage(name="before", variant="w", engine="b"), Stage(name="work", variant="v", engine="a")],
+        ),
+        "test",
+    )  # fmt: skip
+    table = times(("v", "a", 1, 100.0), ("w", "b", 1, 20.0))
+    fault = Fault(at_s=60, for_s=15, engine="a", kind="slow", factor=6.0)
+    findings, _, _ = found(
+        tmp_path, first, table, poisson(0.85 * CAPACITY_PER_S, 180), faults=[fault], clients=STUBBORN
+    )
+    one = findings["avalanche"]
+    assert one.figures["first_engine"] == "a"
+    assert 55 <= one.figures["first_at_s"] <= 66
+    assert one.figures["retries_share"] > 0.4
+    assert one.figures["service_ratio"] > 4
+    assert one.confidence == "high"
+
+
+def test_the_same_fault_with_patient_clients_is_no_avalanche(tmp_path) -> None:
+    fault = Fault(at_s=60, for_s=15, engine="a", kind="slow", factor=6.0)
+    findings, looked, _ = found(tmp_path, arrivals=poisson(0.75 * CAPACITY_PER_S, 180), faults=[fault])
+    assert looked["avalanche"].looked
+    assert "avalanche" not in findings
+    assert "queue-growth" in findings
+
+
+def lumps(batch):
+    return check(
+        Pipeline(
+            version=1, pipeline="two", max_requests=20_000,
+            engines={name: Engine(backend="twin", queue=Queue(limit=1000)) for name in ("a", "b")},
+            stages=[
+                Stage(name="before", variant="v", engine="a", batch=batch),
+                Stage(name="after", variant="w", engine="b"),
+            ],
+        ),
+        "test",
+    )  # fmt: skip
+
+
+TWO = times(("v", "a", 1, 21.0), ("v", "a", 8, 28.0), ("w", "b", 1, 20.0))
+
+
+def test_batches_that_are_handed_on_whole_are_jitter_of_the_next_stage(tmp_path) -> None:
+    pipeline = lumps({"a": Batch(size=8, window_ms=300)})
+    one = found(tmp_path, pipeline, TWO, poisson(28, SPAN_S))[0]["stage-jitter"]
+    assert "whole batches" in one.cause
+    assert one.figures["stage"] == "after"
+    assert one.figures["gap_variation"] > 2
+    assert one.confidence == "high"
+
+
+def test_stages_that_hand_on_one_by_one_are_no_jitter(tmp_path) -> None:
+    findings, looked, _ = found(tmp_path, lumps({}), TWO, poisson(28, SPAN_S))
+    assert looked["stage-jitter"].looked
+    assert "stage-jitter" not in findings
+
+
+def test_an_idle_engine_waits_for_a_full_one_or_for_load(tmp_path) -> None:
+    alone = found(tmp_path / "1", arrivals=poisson(5, SPAN_S))[0]["low-utilisation"]
+    assert "no more" in alone.cause
+    table = times(("v", "a", 1, 5.0), ("w", "b", 1, 34.0))
+    behind = found(tmp_path / "2", lumps({}), table, poisson(28, SPAN_S))[0]["low-utilisation"]
+    assert "waits for 'b'" in behind.cause
+    assert behind.confidence == "high"
+
+
+def test_an_emulated_gpu_whose_box_allows_less_than_it_draws_is_at_a_power_wall(tmp_path) -> None:
+    pipeline = one_engine(device="nvidia-l4", active_w=72.0, idle_w=16.0)
+    _, _, evidence = found(tmp_path, pipeline)
+    drawn.add(evidence, pipeline, 60.0, "budget.yaml, power.per_box_w")
+    (one,) = POWER.look(evidence)
+    assert one.figures["busy_share"] > 0.2
+    assert "60 W allowed" in one.evidence
+    assert one.basis == "modelled"
+
+
+def test_the_same_gpu_in_a_box_that_allows_it_is_at_none(tmp_path) -> None:
+    pipeline = one_engine(device="nvidia-l4", active_w=72.0, idle_w=16.0)
+    _, _, evidence = found(tmp_path, pipeline)
+    drawn.add(evidence, pipeline, 150.0, "budget.yaml, power.per_box_w")
+    assert list(POWER.look(evidence)) == []
+
+
+def test_a_wall_that_slows_batches_is_named_with_more_confidence() -> None:
+    wall = PowerSeen("gpu", 298.0, 300.0, "the driver", 0.9, 1.3, "measured")
+    assert next(iter(POWER.look(Evidence(powers=[wall])))).confidence == "high"
+    cool = dataclasses.replace(wall, drawn_w=220.0)
+    assert list(POWER.look(Evidence(powers=[cool]))) == []
+
+
+def batches(penalty: float):
+    """Rows 1 and 2 by turns of random length; a change costs so many times the usual time."""
+    draws = np.random.default_rng(3)
+    rows, kinds, before = [], (1, 2), None
+    for number in range(300):
+        kind = kinds[int(draws.integers(2))]
+        usual = 5.0 * kind * float(draws.uniform(0.9, 1.1))
+        rows.append(
+            {
+                "stage": "work",
+                "engine": "a",
+                "start_ns": number,
+                "bucket": 0,
+                "rows": kind,
+                "service_ms": usual * (penalty if before not in (None, kind) else 1.0),
+            }
+        )
+        before = kind
+    return pl.DataFrame(rows)
+
+
+def test_batches_that_are_slow_after_a_change_of_shape_are_told_from_batches_that_are_larger() -> None:
+    (one,) = shapes.RULE.look(Evidence(batches=batches(3.0)))
+    assert one.figures["ratio"] == pytest.approx(3.0, rel=0.1)
+    assert list(shapes.RULE.look(Evidence(batches=batches(1.0)))) == []
+
+
+def variant(figure: float, *, sqnr_db: float | None = 35.0, bits: int = 8) -> Variant:
+    return Variant(
+        name="m.int8", target="cpu-int8", path=None, sha256=None, engine=None,
+        scheme=Scheme(weight_bits=bits, activation_bits=bits, tool="test"), speedup_vs_untuned=2.0,
+        metric=MetricFigure(name="top1", source=0.90, variant=figure, labelled=True, inputs=500), sqnr_db=sqnr_db,
+        shipped=False, why="below the floor",
+    )  # fmt: skip
+
+
+def test_an_int8_variant_that_lost_and_one_that_did_not() -> None:
+    steps = Precision(
+        plain="m.int8",
+        differences=[
+            Difference(
+                output="y", category="", inputs=9, sqnr_db=9.0, bias_share=0.1, outlier_share=0.8, kind="outliers"
+            )
+        ],
+        layers=[LayerSensitivity(layer="/head/MatMul", kind="MatMul", proxy_db=8.0, alone_db=9.0)],
+    )
+    lost = Evidence(variants=[("squeeze.json", variant(0.80, sqnr_db=9.0), "top1>=0.89")], precision=[("s", steps)])
+    (one,) = precision.RULE.look(lost)
+    assert "large values" in one.cause
+    assert "/head/MatMul" in one.remedy
+    assert one.confidence == "high"
+    assert one.figures["loss_share"] == pytest.approx(1 / 9)
+    kept = Evidence(variants=[("squeeze.json", variant(0.899), "top1>=0.89")])
+    assert list(precision.RULE.look(kept)) == []
+
+
+def test_a_16_bit_variant_is_nothing_the_rule_is_about() -> None:
+    with pytest.raises(NotSeenError):
+        list(precision.RULE.look(Evidence(variants=[("squeeze.json", variant(0.5, bits=16), "top1>=0.89")])))
+
+
+def test_no_inspection_is_not_the_same_as_all_operators_supported() -> None:
+    with pytest.raises(NotSeenError):
+        list(operators.RULE.look(Evidence()))
+
+
+@pytest.mark.parametrize(
+    ("queue", "stretch"),
+    [
+        ([1.0] * 20, None),
+        ([0, 1, 0, 2, 1, 0, 30, 0, 1, 0, 1, 0], None),
+        ([1, 1, 1, 1, 2, 5, 9, 14, 20, 25, 12, 4, 1, 1, 1, 1, 1, 1, 1, 1], (3, 9)),
+        ([0, 2, 4, 6, 8, 10, 12, 14, 16, 18], (0, 9)),
+        ([3, 4, 5, 6, 7, 7, 7, 7, 7, 7], None),
+    ],
+    ids=["flat", "one spike", "a hill", "all the time", "too small"],
+)
+def test_growth_is_a_rise_that_lasts_and_matters(queue, stretch) -> None:
+    assert growth(np.array(queue, float)) == stretch
+
+
+def test_an_onset_is_the_first_of_two_bins_far_above_the_beginning() -> None:
+    values = np.array([1.0, 2, 1, 2, 1, 1, 30, 1, 1, 20, 40, 80, 80, 80, 80, 80])
+    assert onset(values, 4.0) == 9
+    assert onset(np.full(20, 50.0), 4.0) is None

@@ -1,0 +1,272 @@
+"""Split prompts from answers or not? Fleets of a language file's engines, judged by the simulator on stretches.
+
+Every fleet is given the same stretches of the trace with the same luck. What counts is the rate up to which both limits
+hold, the time to the first token and the time between two tokens: on equal threads, whoever has more of it wins, and
+only when the difference is beyond what stretches differ by.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from loadslice.sim.draws import t_95
+from loadslice.sim.language import summarise
+from loadslice.sim.language_compare import run_router
+from loadslice.sim.language_world import prefix_capacity, surroundings
+from loadslice.spec.errors import InputError
+from loadslice.spec.language import Language, LanguageEngine, Link, RouterPolicy, check_language
+from loadslice.spec.language_plan import Estimate, LanguageFleet, Structure, Verdict
+from loadslice.spec.language_profile import LanguageProfile
+from loadslice.spec.language_simulation import LanguageSimulation, Tail
+
+CAPACITY_STEPS = 7
+"""Halvings of the search for a capacity: within 3 % of it."""
+CAPACITY_MOST = 64.0
+"""Times the asked pace, where the search ends."""
+SPLIT_POLICIES: tuple[RouterPolicy, ...] = ("always-remote", "cost")
+
+
+class Limits(NamedTuple):
+    """What is promised."""
+
+    first_token_ms: float
+    between_tokens_ms: float
+    quantile: float
+    """0.5, 0.95 or 0.99."""
+    completed_share: float
+
+
+class Candidate(NamedTuple):
+    """A fleet before it is judged."""
+
+    name: str
+    structure: Structure
+    prefill: int
+    decode: int
+    chunk: int | None
+    policy: RouterPolicy
+    language: Language
+    profile: LanguageProfile
+
+    @property
+    def threads(self) -> int:
+        """Of all engines."""
+        return sum(engine.threads for engine in self.language.engines.values())
+
+
+def roles_of(language: Language) -> tuple[str | None, str]:
+    """The engines that fleets are made of: one that only computes prompts, and one that does both.
+
+    Raises:
+        InputError: None does both.
+    """
+    only = [name for name, engine in language.engines.items() if set(engine.roles) == {"prefill"}]
+    both = [name for name, engine in language.engines.items() if set(engine.roles) == {"prefill", "decode"}]
+    if not both:
+        raise InputError(
+            "no engine has both roles, prefill and decode; without one there is nothing to compare a split with."
+        )
+    return (only[0] if only else None), both[0]
+
+
+def apart(profile: LanguageProfile) -> LanguageProfile:
+    """A profile of engines that have cores and memory of their own: none slows another."""
+    return msgspec.structs.replace(profile, beside={name: {} for name in profile.engines})
+
+
+def candidates(language: Language, profile: LanguageProfile, threads_max: int) -> Iterator[Candidate]:
+    """Fleets of up to so many threads: shared ones with whole prompts and with chunks, splits of every proportion."""
+    prefill, both = roles_of(language)
+    each = language.engines[both].threads
+    chunks = sorted({language.engines[both].chunk or 64, 4 * (language.engines[both].chunk or 64)})
+    for count in range(1, threads_max // each + 1):
+        for chunk in (None, *chunks):
+            pieces = "whole prompts" if chunk is None else f"chunks of {chunk}"
+            fleet, costs = _built(language, profile, None, 0, both, count, chunk)
+            yield Candidate(f"{count} shared, {pieces}", "shared", 0, count, chunk, "always-local", fleet, costs)
+    if prefill is None:
+        return
+    own = language.engines[prefill].threads
+    for first in range(1, threads_max // own + 1):
+        for second in range(1, (threads_max - first * own) // each + 1):
+            fleet, costs = _built(language, profile, prefill, first, both, second, chunks[0])
+            for policy in SPLIT_POLICIES:
+                name = f"{first} for prompts, {second} for answers, {policy}"
+                yield Candidate(name, "split", first, second, chunks[0], policy, fleet, costs)
+
+
+def _built(
+    language: Language,
+    profile: LanguageProfile,
+    prefill: str | None,
+    first: int,
+    both: str,
+    second: int,
+    chunk: int | None,
+) -> tuple[Language, LanguageProfile]:
+    """A language file and a profile with so many engines of each kind, all linked."""
+    engines: dict[str, LanguageEngine] = {}
+    kinds: dict[str, str] = {}
+    for index in range(first):
+        assert prefill is not None
+        engines[f"prompts-{index + 1}"] = language.engines[prefill]
+        kinds[f"prompts-{index + 1}"] = prefill
+    for index in range(second):
+        engine = language.engines[both]
+        step_tokens = max(engine.step_tokens, language.context) if chunk is None else engine.step_tokens
+        engines[f"answers-{index + 1}"] = msgspec.structs.replace(engine, chunk=chunk, step_tokens=step_tokens)
+        kinds[f"answers-{index + 1}"] = both
+    known = {(one.from_, one.to): one for one in profile.handovers}
+    given = next((link for link in language.links if (link.from_, link.to) == (prefill, both)), None)
+    slots = given.slots if given is not None else 4
+    links, handovers = [], []
+    for source in engines:
+        for target in engines:
+            if kinds[source] == prefill and kinds[target] == both:
+                links.append(Link(from_=source, to=target, slots=slots))
+                found = known.get((kinds[source], kinds[target]))
+                if found is not None:
+                    handovers.append(msgspec.structs.replace(found, from_=source, to=target))
+    beside = {name: _company(name, kinds, profile) for name in engines}
+    fleet = check_language(msgspec.structs.replace(language, engines=engines, links=links), "fleet")
+    costs = msgspec.structs.replace(
+        profile,
+        engines={name: profile.engines[kind] for name, kind in kinds.items()},
+        handovers=handovers,
+        beside=beside,
+    )
+    return fleet, costs
+
+
+def _company(name: str, kinds: dict[str, str], profile: LanguageProfile) -> dict[str, float]:
+    """What others do to an engine: as measured between their kinds; between two of one kind, the most it met."""
+    mine = profile.beside.get(kinds[name], {})
+    most = max(mine.values(), default=0.0)
+    return {other: mine.get(kinds[other], most) for other in kinds if other != name}
+
+
+def judged(
+    candidate: Candidate, stretches: Sequence[pl.DataFrame], limits: Limits, *, speed: float, seed: int
+) -> LanguageFleet:
+    """Simulate a fleet on every stretch, at the asked pace and at those that find its capacity."""
+    around = surroundings(candidate.language, candidate.profile)
+    prefix = prefix_capacity(candidate.language, None)
+
+    def said(stretch: pl.DataFrame, pace: float, seed: int) -> LanguageSimulation:
+        run = run_router(stretch, around, candidate.policy, seed=seed, speed=pace, prefix_tokens=prefix)
+        return summarise(run, around.basis, way_ms=around.way_ms)
+
+    capacity, first, between, completed, holding = [], [], [], [], 0
+    for number, stretch in enumerate(stretches):
+        run = said(stretch, speed, seed + number)
+        first.append(at(run.first_token_ms, limits.quantile))
+        between.append(at(run.between_tokens_ms, limits.quantile))
+        completed.append(run.outcomes["completed"] / run.requests)
+        holding += keeps(run, limits)
+        rate_per_s = len(stretch) / max(1e-9, float(stretch["arrival_s"][-1]))
+        pace = _capacity(lambda pace, one=stretch, luck=seed + number: keeps(said(one, pace, luck), limits), speed)  # type: ignore[misc]
+        capacity.append(pace * rate_per_s)
+    return LanguageFleet(
+        name=candidate.name,
+        structure=candidate.structure,
+        prefill=candidate.prefill,
+        decode=candidate.decode,
+        threads=candidate.threads,
+        seats=max(engine.seats for engine in candidate.language.engines.values() if "decode" in engine.roles),
+        chunk=candidate.chunk,
+        policy=candidate.policy,
+        capacity_per_s=estimate(capacity),
+        first_token_ms=estimate(first),
+        between_tokens_ms=estimate(between),
+        completed_share=estimate(completed),
+        holds_share=holding / len(stretches),
+    )
+
+
+def keeps(said: LanguageSimulation, limits: Limits) -> bool:
+    """Whether a run keeps what is promised."""
+    return (
+        said.outcomes["completed"] >= limits.completed_share * said.requests
+        and at(said.first_token_ms, limits.quantile) <= limits.first_token_ms
+        and at(said.between_tokens_ms, limits.quantile) <= limits.between_tokens_ms
+    )
+
+
+def at(tail: Tail, quantile: float) -> float:
+    """One of a tail's percentiles; 0 where there is none: a run without a second token keeps any limit between two."""
+    value = {0.5: tail.p50, 0.95: tail.p95, 0.99: tail.p99}[quantile]
+    return 0.0 if value is None else value
+
+
+def _capacity(holds: Callable[[float], bool], speed: float) -> float:
+    """The largest pace found that holds, 0: not even a sixty-fourth of the asked one."""
+    low, high = speed / 64, speed * CAPACITY_MOST
+    if not holds(low):
+        return 0.0
+    if holds(high):
+        return high
+    # First where it breaks, by powers of two, then halving what is between.
+    for _ in range(13):
+        if low * 2 >= high or not holds(low * 2):
+            high = min(high, low * 2)
+            break
+        low *= 2
+    for _ in range(CAPACITY_STEPS - 2):
+        middle = math.sqrt(low * high)
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Mean of stretches, and where it lies 19 times of 20."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return Estimate(mean=mean, low=mean, high=mean, each=list(values))
+    half = t_95(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return Estimate(mean=mean, low=mean - half, high=mean + half, each=list(values))
+
+
+def recommended(fleets: Sequence[LanguageFleet]) -> LanguageFleet | None:
+    """The fleet of the least threads that holds on every stretch; of several, the one with the most capacity."""
+    holding = [fleet for fleet in fleets if fleet.holds_share == 1]
+    return min(holding, key=lambda fleet: (fleet.threads, -fleet.capacity_per_s.mean), default=None)
+
+
+def verdict(fleets: Sequence[LanguageFleet], threads: int) -> tuple[Verdict, Estimate | None, str]:
+    """Split or not, between the best of both structures with so many threads; why, in one sentence."""
+    best = {}
+    for structure in ("shared", "split"):
+        mine = [fleet for fleet in fleets if fleet.structure == structure and fleet.threads == threads]
+        if mine:
+            best[structure] = max(mine, key=lambda fleet: fleet.capacity_per_s.mean)
+    if len(best) < 2:
+        return "none holds", None, f"there is no split and no shared fleet of {threads} threads to compare."
+    shared, split = best["shared"], best["split"]
+    if max(shared.capacity_per_s.mean, split.capacity_per_s.mean) <= 0:
+        return (
+            "none holds",
+            None,
+            f"no fleet of {threads} threads keeps the limits at a sixty-fourth of the asked pace.",
+        )
+    parts = [
+        (two - one) / max(one, two, 1e-9)
+        for one, two in zip(shared.capacity_per_s.each, split.capacity_per_s.each, strict=True)
+    ]
+    advantage = estimate(parts)
+    told = (
+        f"with {threads} threads, '{split.name}' keeps the limits up to {split.capacity_per_s.mean:.3g} requests/s and "
+        f"'{shared.name}' up to {shared.capacity_per_s.mean:.3g}: {advantage.mean:+.0%} ({advantage.low:+.0%} to "
+        f"{advantage.high:+.0%}) for the split, in parts of the larger."
+    )
+    if advantage.low > 0:
+        return "split", advantage, told
+    if advantage.high < 0:
+        return "shared", advantage, told
+    return "no difference", advantage, told

@@ -1,0 +1,288 @@
+"""Measures a language model's engines as their server would use them: in their own processes, over its messages.
+
+Kinds of steps are taken in turn, round after round in another order, so that a machine that slows down meanwhile slows
+all of them alike.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from loadslice.profiles.language_fit import (
+    Fit,
+    Kind,
+    Taken,
+    expected_ms,
+    fitted,
+    handover_line,
+    noise_of,
+    step_times,
+)
+from loadslice.profiles.language_line import FILLING, FIRST, NEW, EngineLine, slots_for
+from loadslice.spec.errors import InputError
+from loadslice.spec.language import Language, LanguageEngine
+from loadslice.spec.language_profile import EngineTimes, HandoverTime
+
+PROMPTS = (16, 32, 64, 128, 256, 512, 1024, 2048)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+BEFORE = (48, 256, 768, 3072)
+MIXED = (16, 64, 128)
+MIXED_BEFORE = 256
+ROUNDS_MIN = 2
+STEPS_OF_GROUP = 24
+"""Tokens that a group may grow by in one round."""
+HANDOVERS = 6
+BESIDE_S = 2.0
+BESIDE_ROWS, BESIDE_PROMPT, BESIDE_BEFORE = 4, 128, 128
+Tell = Callable[[str], None]
+
+
+def measure(
+    language: Language, model: Path, *, seconds: float, seed: int, tell: Tell
+) -> tuple[dict[str, EngineTimes], list[HandoverTime], dict[str, dict[str, float]], str]:
+    """Measure every engine alone, every link, and every two engines at once.
+
+    Args:
+        language: Checked.
+        model: Resolved path.
+        seconds: For each engine alone, besides loading it; every kind of step is taken at least twice.
+        seed: Of the order of rounds.
+        tell: Told what is going on.
+
+    Returns:
+        Times of engines, hand-overs, the matrix of company, and the model's SHA-256.
+
+    Raises:
+        InputError: An engine does not load, or two of a link have KV of different layouts.
+    """
+    return asyncio.run(_measure(language, model, seconds, seed, tell))
+
+
+async def _measure(
+    language: Language, model: Path, seconds: float, seed: int, tell: Tell
+) -> tuple[dict[str, EngineTimes], list[HandoverTime], dict[str, dict[str, float]], str]:
+    slots = slots_for(language)
+    draws = np.random.default_rng(seed)
+    lines = {name: EngineLine(name, language, model, slots) for name in language.engines}
+    started: list[EngineLine] = []
+    try:
+        for name, line in lines.items():
+            tell(f"engine {name}: loading")
+            await line.__aenter__()
+            started.append(line)
+        engines = {}
+        for name, line in lines.items():
+            tell(f"engine {name}: measuring for {seconds:g} s, the others idle")
+            engines[name] = await _alone(line, seconds, draws)
+        handovers = [await _handover(lines[link.from_], lines[link.to], engines[link.from_]) for link in language.links]
+        beside = {name: await _beside(line, lines, tell) for name, line in lines.items()}
+        model_sha256 = next(iter(lines.values())).ready.layout.model_sha256
+    finally:
+        for line in started:
+            await line.__aexit__(None, None, None)
+        slots.close()
+    return engines, handovers, beside, model_sha256
+
+
+def groups(engine: LanguageEngine, language: Language) -> Iterator[tuple[int, list[Kind]]]:
+    """Kinds of steps to measure, by tokens that sequences have before; what does not fit an engine is left out."""
+    if "prefill" in engine.roles:
+        most = min(engine.step_tokens, engine.chunk or language.context, language.context - 1)
+        prompts = sorted({tokens for tokens in PROMPTS if tokens < most} | {most})
+        fits = [tokens for tokens in prompts if tokens + language.block <= engine.kv_tokens]
+        yield 0, [Kind(tokens, 0, 0) for tokens in fits]
+    if "decode" not in engine.roles:
+        return
+    for before in BEFORE:
+        room = engine.kv_tokens // (before + STEPS_OF_GROUP + 2 * language.block)
+        if before + STEPS_OF_GROUP + 2 > language.context or room < 1:
+            continue
+        most = min(engine.seats, room)
+        rows = sorted({count for count in ROWS if count < most} | {most})
+        kinds = [Kind(0, count, before) for count in rows]
+        if "prefill" in engine.roles and before == MIXED_BEFORE:
+            kinds += [
+                Kind(tokens, count, before)
+                for count in {min(4, most), most}
+                for tokens in MIXED
+                if tokens + count <= engine.step_tokens
+                and tokens <= (engine.chunk or language.context)
+                and count * (before + STEPS_OF_GROUP + language.block) + tokens <= engine.kv_tokens
+            ]
+        yield before, kinds
+
+
+async def _alone(line: EngineLine, seconds: float, draws: np.random.Generator) -> EngineTimes:
+    taken: dict[Kind, list[Taken]] = {}
+    ends = time.perf_counter() + seconds
+    rounds = 0
+    plan = list(groups(line.engine, line.language))
+    if not plan:
+        raise InputError(f"engine '{line.name}': its kv_tokens hold nothing that could be measured.")
+    while rounds < ROUNDS_MIN or time.perf_counter() < ends:
+        for before, kinds in plan:
+            for kind, step in await _round(line, before, kinds, draws):
+                taken.setdefault(kind, []).append(step)
+        rounds += 1
+    adopt_us = await _adopt_us(line)
+    return described(line, _pooled(taken), adopt_us)
+
+
+async def _round(
+    line: EngineLine, before: int, kinds: list[Kind], draws: np.random.Generator
+) -> list[tuple[Kind, Taken]]:
+    """Every kind of one group, twice where sequences decode, in a drawn order; the group's first step is not kept."""
+    if before == 0:
+        found = []
+        for index in draws.permutation(len(kinds)).tolist():
+            line.begin(NEW, kinds[index].prompt_tokens)
+            await line.ping()
+            found.append((kinds[index], await line.step((NEW, kinds[index].prompt_tokens, True))))
+            line.release(NEW)
+        return found
+    group = await line.prepare(before, max(kind.rows for kind in kinds))
+    await group.step(kinds[0])
+    repeats = max(1, min(2, (STEPS_OF_GROUP - 1) // len(kinds)))
+    order = draws.permutation(np.repeat(np.arange(len(kinds)), repeats)).tolist()
+    steps = [(kinds[index], (await group.step(kinds[index]))[1]) for index in order]
+    group.release()
+    return steps
+
+
+def _pooled(taken: dict[Kind, list[Taken]]) -> dict[Kind, list[Taken]]:
+    return {kind: steps for kind, steps in taken.items() if steps}
+
+
+def described(line: EngineLine, taken: dict[Kind, list[Taken]], adopt_us: float | None) -> EngineTimes:
+    """What was measured of an engine, fitted."""
+    fit = fitted(taken)
+    layout = line.ready.layout
+    return EngineTimes(
+        backend=line.engine.backend,
+        basis="measured",
+        source=layout.raw,
+        threads=line.engine.threads,
+        cost=fit.cost,
+        shape=fit.shape,
+        noise=noise_of(parts_of(fit, taken)),
+        fit_error_p50=fit.error_p50,
+        fit_error_max=fit.error_max,
+        adopt_us_per_token=adopt_us,
+        kv_bytes_per_token=layout.raw_bytes_per_block // line.language.block,
+        memory_bytes=line.ready.memory_bytes,
+        steps=step_times(taken),
+    )
+
+
+def parts_of(fit: Fit, taken: dict[Kind, list[Taken]]) -> list[float]:
+    """Single steps in parts of what they should take."""
+    return [
+        step.time_ms / expected_ms(fit.cost, fit.shape, kind.prompt_tokens, kind.rows, kind.pairs)
+        for kind, steps in taken.items()
+        for step in steps
+    ]
+
+
+async def _adopt_us(line: EngineLine) -> float | None:
+    """Microseconds per token to begin a sequence with a cached prefix instead of computing it."""
+    block = line.language.block
+    tokens = min(8 * block, line.engine.kv_tokens // 2, line.language.context // 2) // block * block
+    if tokens == 0:
+        return None
+    line.begin(NEW, tokens + 1, seed=5)
+    await line.fill(NEW, tokens)
+    await line.step((NEW, tokens + 1, True))  # a prompt is kept when it has its first token
+    line.release(NEW)
+    await line.ping()
+    taken_us = []
+    for _ in range(HANDOVERS):
+        began = time.perf_counter()
+        await line.ping()
+        empty = time.perf_counter() - began
+        began = time.perf_counter()
+        line.begin(FILLING, tokens + 1, hit=tokens, seed=5)
+        await line.ping()
+        taken_us.append((time.perf_counter() - began - empty) / tokens * 1e6)
+        line.release(FILLING)
+    return max(0.0, float(np.median(taken_us)))
+
+
+async def _handover(source: EngineLine, target: EngineLine, times: EngineTimes) -> HandoverTime:
+    if source.ready.layout.raw != target.ready.layout.raw:
+        raise InputError(
+            f"links: from '{source.name}' to '{target.name}': their KV blocks differ ({source.ready.layout.raw} and "
+            f"{target.ready.layout.raw}); hand-overs in the neutral layout are not measured yet."
+        )
+    context = source.language.context
+    most = min(context - 1, source.engine.kv_tokens, target.engine.kv_tokens, source.engine.prompt_max or context)
+    sizes = sorted({tokens for tokens in (64, 256, 1024) if tokens < most} | {min(most, 1024)})
+    tokens_of, times_ms = [], []
+    for tokens in sizes:
+        source.begin(NEW, tokens)
+        await source.fill(NEW, tokens)
+        for _ in range(HANDOVERS):
+            export_ms = await source.export(NEW)
+            target.begin(FIRST, tokens + 1)
+            tokens_of.append(tokens)
+            times_ms.append(export_ms + await target.take(FIRST))
+            target.release(FIRST)
+        source.release(NEW)
+    base_ms, token_us, spread = handover_line(tokens_of, times_ms)
+    longest = float(np.median([ms for tokens, ms in zip(tokens_of, times_ms, strict=True) if tokens == sizes[-1]]))
+    prompt_ms = expected_ms(times.cost, times.shape, sizes[-1], 0, sizes[-1] ** 2 / 2)
+    return HandoverTime(
+        from_=source.name,
+        to=target.name,
+        base_ms=base_ms,
+        token_us=token_us,
+        relative_sd=spread,
+        of_prefill=longest / prompt_ms,
+        n=len(times_ms),
+    )
+
+
+async def _beside(line: EngineLine, lines: dict[str, EngineLine], tell: Tell) -> dict[str, float]:
+    """How much longer an engine's steps take while each other one computes: alone and beside it in turn."""
+    found = {}
+    for name, other in lines.items():
+        if name == line.name:
+            continue
+        tell(f"engines {line.name} and {name}: measuring at once")
+        quiet: list[float] = []
+        company: list[float] = []
+        for _ in range(2):
+            quiet += await _busy(line, BESIDE_S / 2)
+            stop = asyncio.Event()
+            noise = asyncio.ensure_future(_busy(other, 60.0, stop))
+            company += await _busy(line, BESIDE_S / 2)
+            stop.set()
+            await noise
+        found[name] = max(0.0, float(np.mean(company) / np.mean(quiet)) - 1)
+    return found
+
+
+async def _busy(line: EngineLine, seconds: float, stop: asyncio.Event | None = None) -> list[float]:
+    """Have an engine do what its role is for a while; times of its steps, milliseconds."""
+    taken = []
+    ends = time.perf_counter() + seconds
+    if "decode" in line.engine.roles:
+        rows = min(BESIDE_ROWS, line.engine.seats)
+        before = min(BESIDE_BEFORE, line.language.context // 2, line.engine.kv_tokens // (2 * rows))
+        room = min(line.language.context, line.engine.kv_tokens // rows) - before - line.language.block
+        while time.perf_counter() < ends and not (stop is not None and stop.is_set()):
+            group = await line.prepare(before, rows)
+            for _ in range(min(room, 40)):
+                taken.append((await group.step(Kind(0, rows, before)))[1].time_ms)
+                if time.perf_counter() >= ends or (stop is not None and stop.is_set()):
+                    break
+            group.release()
+        return taken
+    tokens = min(BESIDE_PROMPT, line.engine.step_tokens, line.language.context - 1)
+    while time.perf_counter() < ends and not (stop is not None and stop.is_set()):
+        line.begin(NEW, tokens)
+        taken.append((await line.step((NEW, tokens, True))).time_ms)
+        line.release(NEW)
+    return taken

@@ -1,0 +1,152 @@
+"""From measured steps to what a language engine's steps cost: a line, its shape over sequences, the noise around."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadslice.spec.language import StepCost
+from loadslice.spec.language_profile import NOISE_POINTS, SHAPE_ROWS, StepTime
+
+Floats = NDArray[np.float64]
+
+SHAPE_LEAST, SHAPE_MOST = 0.2, 5.0
+"""Beyond these a shape would say that the line fits nothing."""
+
+
+class Kind(NamedTuple):
+    """One kind of step."""
+
+    prompt_tokens: int
+    rows: int
+    before: int
+
+    @property
+    def pairs(self) -> float:
+        """Tokens before each of its tokens, summed, as the token desk counts them."""
+        return self.rows * self.before + self.prompt_tokens * (self.before + self.prompt_tokens / 2)
+
+
+class Taken(NamedTuple):
+    """One step of a kind, milliseconds."""
+
+    time_ms: float
+    compute_ms: float
+
+
+class Fit(NamedTuple):
+    """A line with its shape."""
+
+    cost: StepCost
+    shape: list[float]
+    error_p50: float
+    error_max: float
+
+
+def fitted(taken: dict[Kind, list[Taken]]) -> Fit:
+    """Fit medians.
+
+    Args:
+        taken: At least two kinds, each with at least one step.
+
+    Returns:
+        Costs that are nowhere below zero, fitted to relative errors; what is left by number of decoding sequences; and
+        the errors of kinds that are left after both.
+    """
+    kinds = list(taken)
+    medians = np.array([np.median([one.time_ms for one in taken[kind]]) for kind in kinds])
+    matrix = np.array([(1.0, kind.prompt_tokens, kind.rows, kind.pairs) for kind in kinds])
+    line = nonnegative(matrix / medians[:, None], np.ones(len(medians)))
+    parts = medians / (matrix @ line)
+    shape = shaped(kinds, parts)
+    left = parts / np.array([_at(shape, kind.rows) for kind in kinds])
+    singles = [
+        one.time_ms / (row @ line) / _at(shape, kind.rows)
+        for kind, row in zip(kinds, matrix, strict=True)
+        for one in taken[kind]
+    ]
+    cost = StepCost(
+        step_ms=float(line[0]),
+        token_us=float(line[1]) * 1e3,
+        row_us=float(line[2]) * 1e3,
+        attend_ns=float(line[3]) * 1e6,
+        relative_sd=float(np.std(singles)),
+    )
+    errors = np.abs(left - 1)
+    return Fit(cost, shape, float(np.median(errors)), float(errors.max()))
+
+
+def shaped(kinds: Sequence[Kind], parts: Floats) -> list[float]:
+    """Geometric means of what a line leaves, by decoding sequences, at `SHAPE_ROWS`; between them a line is drawn."""
+    by_rows: dict[int, list[float]] = {}
+    for kind, part in zip(kinds, parts, strict=True):
+        by_rows.setdefault(kind.rows, []).append(float(np.log(part)))
+    known = sorted(by_rows)
+    means = np.array([np.exp(np.mean(by_rows[rows])) for rows in known])
+    shape = np.interp(SHAPE_ROWS, known, means)
+    if 0 in by_rows and len(known) > 1:
+        # A step without decoding sequences says nothing of one with a few.
+        others = np.interp(SHAPE_ROWS[1:], known[1:], means[1:])
+        shape = np.concatenate(([means[0]], others))
+    return [float(part) for part in np.clip(shape, SHAPE_LEAST, SHAPE_MOST)]
+
+
+def shape_of(shape: Sequence[float], seats: int) -> Floats:
+    """A shape for every number of decoding sequences from 0 to ``seats``."""
+    return np.interp(np.arange(seats + 1), SHAPE_ROWS, shape)
+
+
+def expected_ms(cost: StepCost, shape: Sequence[float], prompt_tokens: int, rows: int, pairs: float) -> float:
+    """What a step should take."""
+    line = cost.step_ms + (prompt_tokens * cost.token_us + rows * cost.row_us) / 1e3 + pairs * cost.attend_ns / 1e6
+    return line * _at(shape, rows)
+
+
+def noise_of(parts: Sequence[float]) -> list[float]:
+    """Quantiles of steps in parts of what they should take; empty for fewer than twenty."""
+    if len(parts) < 20:
+        return []
+    return [float(part) for part in np.quantile(parts, np.linspace(0, 1, NOISE_POINTS))]
+
+
+def step_times(taken: dict[Kind, list[Taken]]) -> list[StepTime]:
+    """Medians of each kind."""
+    return [
+        StepTime(
+            prompt_tokens=kind.prompt_tokens,
+            rows=kind.rows,
+            before=kind.before,
+            time_ms_p50=float(np.median([one.time_ms for one in steps])),
+            time_ms_p90=float(np.quantile([one.time_ms for one in steps], 0.9)),
+            compute_ms_p50=float(np.median([one.compute_ms for one in steps])),
+            n=len(steps),
+        )
+        for kind, steps in sorted(taken.items())
+    ]
+
+
+def handover_line(tokens: Sequence[int], times_ms: Sequence[float]) -> tuple[float, float, float]:
+    """Milliseconds of a hand-over, microseconds per token of it, and the spread around that."""
+    matrix = np.array([(1.0, count) for count in tokens])
+    taken = np.array(times_ms)
+    base_ms, token_ms = nonnegative(matrix / taken[:, None], np.ones(len(taken)))
+    parts = taken / (matrix @ (base_ms, token_ms))
+    return float(base_ms), float(token_ms) * 1e3, float(np.std(parts))
+
+
+def nonnegative(matrix: Floats, target: Floats) -> Floats:
+    """Least squares with no coefficient below zero: those that would be are left out, one by one."""
+    kept = list(range(matrix.shape[1]))
+    while True:
+        found, *_ = np.linalg.lstsq(matrix[:, kept], target, rcond=None)
+        if len(kept) == 1 or (found >= 0).all():
+            break
+        kept.pop(int(found.argmin()))
+    whole = np.zeros(matrix.shape[1])
+    whole[kept] = np.maximum(found, 0)
+    return whole
+
+
+def _at(shape: Sequence[float], rows: int) -> float:
+    return float(np.interp(rows, SHAPE_ROWS, shape))

@@ -1,0 +1,41 @@
+"""The console of a pipeline's server: its paths on a front, and what it looks at."""
+
+from typing import TYPE_CHECKING
+
+from loadslice.serve.access import Access
+from loadslice.serve.clock import Clock
+from loadslice.serve.console.desk import PATHS, ConsoleDesk
+from loadslice.serve.console.pipeline_view import PipelineView
+from loadslice.serve.console.recent import Recent
+from loadslice.serve.front import Call, Front
+from loadslice.serve.reply import Reply
+
+if TYPE_CHECKING:
+    from loadslice.serve.server import Server
+
+
+class PipelineConsole:
+    """Shows one server.
+
+    Args:
+        front: Not started yet; gets the paths.
+        access: Who may ask.
+    """
+
+    def __init__(self, front: Front, access: Access) -> None:
+        self.recent = Recent()
+        """Is to be told of each request that has ended."""
+        self._desk = ConsoleDesk(access)
+        for path in PATHS:
+            front.routes[path] = {"GET": self._answer}
+
+    def start(self, server: "Server", clock: Clock) -> None:
+        """Look at it from now on, once per second; on the loop."""
+        self._desk.start(PipelineView(server, clock, self.recent))
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._desk.stop()
+
+    async def _answer(self, call: Call) -> Reply:
+        return self._desk.answer(call.head)
