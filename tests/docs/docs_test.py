@@ -76,7 +76,7 @@ def test_a_command_line_in_the_text_parses(place: str, line: str) -> None:
     command.make_context(line, arguments)
 
 
-GROUPS = ("trace", "toolchain", "model", "rollout", "token", "env")
+GROUPS = ("trace", "toolchain", "model", "rollout", "token", "env", "watch")
 """Commands of commands, which text may name by themselves."""
 
 

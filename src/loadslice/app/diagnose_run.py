@@ -42,8 +42,10 @@ def of_server(url: str, admin_url: str | None, for_s: float, every_s: float) -> 
         sensed.append(None if sensors is None else sensors.look())
         if number + 1 < looks:
             pause.wait(every_s)
-    rollout = watch_server.rollout(admin_url or url) if os.environ.get(ADMIN_TOKEN) else None
-    found = from_scrapes.evidence(scrapes, sensed, rollout)
+    asked = admin_url or url if os.environ.get(ADMIN_TOKEN) else None
+    rollout = None if asked is None else watch_server.rollout(asked)
+    described = None if asked is None else watch_server.engines(asked)
+    found = from_scrapes.evidence(scrapes, sensed, rollout, described)
     found.read.append(f"{url}/metrics, {looks} times over {scrapes[-1].at_s - scrapes[0].at_s:.1f} s")
     if rollout is not None:
         found.read.append(f"{admin_url or url}/admin/rollout")

@@ -69,6 +69,12 @@ def rollout(admin_url: str) -> dict[str, Any] | None:
     return answer if status == 200 and isinstance(answer, dict) else None
 
 
+def engines(admin_url: str) -> dict[str, dict[str, Any]]:
+    """Backend, device and slots of every engine, by name; none where the administration does not say."""
+    status, answer = admin_client.ask(admin_url, "GET", "/admin/engines", timeout_s=TIMEOUT_S)
+    return {one["name"]: one for one in answer["engines"]} if status == 200 else {}
+
+
 def post_metric(admin_url: str, name: str, means: dict[str, float]) -> bool:
     """Tell the rollout a metric; false where its plan does not name it, or none runs."""
     document = {"name": name, "stable": means["stable"], "canary": means["canary"]}

@@ -93,7 +93,10 @@ def run(
     url: str, baseline_file: Path, admin_url: str | None, every_s: float, for_s: float | None, webhook: str | None,
     metrics: int | None, tell: str | None, pid: int | None, as_json: bool, out: Path | None,
 ) -> int:  # fmt: skip
-    """Watch a server. Exit 3: something is not as in the baseline when the time is over."""
+    """Watch a server. Exit 3: something is not as in the baseline when the time is over.
+
+    Without --for-s it goes on until it is interrupted, which is its end and no failure.
+    """
     from loadslice.app import watch_outlets, watch_run
 
     known = watching.load_baseline(baseline_file)

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from loadslice.evaluate import environment
 from loadslice.evaluate.diagnose import drawn, from_journal, operators, precision, shapes
 from loadslice.evaluate.diagnose.avalanche import onset
 from loadslice.evaluate.diagnose.evidence import Evidence, NotSeenError, PowerSeen
@@ -15,6 +16,7 @@ from loadslice.evaluate.diagnose.rule import ask
 from loadslice.evaluate.diagnose.rules import RULES
 from loadslice.evaluate.diagnose.specimen import CAPACITY_PER_S, ONE, journal, one_engine, poisson, times
 from loadslice.spec import journal as journals
+from loadslice.spec.evaluation_report import EvaluationReport, Layer, Rule
 from loadslice.spec.faults import Clients, Fault
 from loadslice.spec.pipeline import Batch, Engine, Pipeline, Queue, Retry, Stage, check
 from loadslice.spec.variant import Difference, LayerSensitivity, MetricFigure, Precision, Scheme, Variant
@@ -211,6 +213,18 @@ def test_an_int8_variant_that_lost_and_one_that_did_not() -> None:
     assert one.figures["loss_share"] == pytest.approx(1 / 9)
     kept = Evidence(variants=[("squeeze.json", variant(0.899), "top1>=0.89")])
     assert list(precision.RULE.look(kept)) == []
+
+
+@pytest.mark.parametrize("code", ["outputs-clearly-different", "outputs-slightly-different"])
+def test_an_evaluation_whose_answers_are_clearly_different_is_a_finding_and_rounding_is_none(code) -> None:
+    report = EvaluationReport(
+        verdict="regression", headline="", dimensions=[], placements=[], limits=[], scenario="interactive",
+        varied="placement", environment=environment.read(),
+        layers=[Layer(name="correctness", passed=code == "outputs-slightly-different", figures={})],
+        rules_fired=[Rule(code=code, placement="int8", text="", evidence="24 inputs compared", effect="regression")],
+    )  # fmt: skip
+    found = list(precision.RULE.look(Evidence(evaluations=[("evaluation.json", report)])))
+    assert bool(found) is (code == "outputs-clearly-different")
 
 
 def test_a_16_bit_variant_is_nothing_the_rule_is_about() -> None:

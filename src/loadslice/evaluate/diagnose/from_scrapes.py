@@ -1,7 +1,7 @@
 """Evidence from a live server: what its metrics show over some seconds."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,10 @@ BAD = ("failed", "rejected", "shed", "expired", "cancelled")
 
 
 def evidence(
-    scrapes: Sequence[Scrape], sensed: Sequence[Sensed | None], rollout: dict[str, Any] | None = None
+    scrapes: Sequence[Scrape],
+    sensed: Sequence[Sensed | None],
+    rollout: dict[str, Any] | None = None,
+    described: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Evidence:
     """Everything rules can be asked about a server that was looked at.
 
@@ -22,6 +25,7 @@ def evidence(
         scrapes: Two or more, in order.
         sensed: This machine's sensors at each; ``None``: the server is elsewhere.
         rollout: What its administration says of a rollout, if it was asked.
+        described: And of its engines: backend, device and slots, by name.
     """
     grown = since(scrapes[0], scrapes[-1])
     span_s = scrapes[-1].at_s - scrapes[0].at_s
@@ -34,7 +38,8 @@ def evidence(
     )
     found.stages = _stages(grown, scrapes[-1])
     busy = grown.by("loadslice_engine_busy_seconds_total", "engine")
-    found.engines = [_engine(name, grown, busy.get(name, 0.0), span_s) for name in names]
+    known = described or {}
+    found.engines = [_engine(name, grown, scrapes[-1], busy.get(name, 0.0) / span_s, known.get(name)) for name in names]
     found.timeline = _timeline(scrapes, names)
     found.powers, why = _powers(sensed)
     found.power_absent = why
@@ -73,18 +78,26 @@ def _stages(grown: Scrape, last: Scrape) -> list[StageSeen]:
     return seen
 
 
-def _engine(name: str, grown: Scrape, busy_s: float, span_s: float) -> EngineSeen:
+def _engine(
+    name: str, grown: Scrape, last: Scrape, busy_slots: float, described: Mapping[str, Any] | None
+) -> EngineSeen:
     batches = grown.total("loadslice_engine_batches_total", engine=name)
     dispatched = grown.total("loadslice_engine_requests_total", engine=name)
+    if described is None:
+        # Metrics do not tell slots; the server's own ratio, of its last ten seconds, knows them.
+        slots, utilisation = 1, last.total("loadslice_engine_utilisation_ratio", engine=name)
+    else:
+        slots = int(described["slots"])
+        utilisation = busy_slots / slots
     return EngineSeen(
         name=name,
-        backend=None,
-        device=None,
-        slots=1,
-        # Slots are not in the metrics; a ratio of two slots' time would be beyond 1, and is cut there.
-        utilisation=min(1.0, busy_s / span_s) if span_s > 0 else 0.0,
+        backend=None if described is None else described["backend"],
+        device=None if described is None else described["device"],
+        slots=slots,
+        utilisation=min(1.0, utilisation),
         rows_mean=dispatched / batches if batches else None,
         batch_size=None,
+        alone=described is None or described["backend"] != "python",
     )
 
 

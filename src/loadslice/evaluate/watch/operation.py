@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from loadslice.evaluate.scrape import Scrape, percentile_s, since
 from loadslice.evaluate.watch import compare
+from loadslice.evaluate.watch.reference import NEEDS_REQUESTS
 from loadslice.evaluate.watch.sensors import Sensed
 from loadslice.spec.watch import HORIZON_SAMPLES, Alert, Baseline, Operating, Range, Reading
 
@@ -61,8 +62,6 @@ RULES: tuple[OperationRule, ...] = (
         lambda plan: plan.error_excess, lambda value, was, limit: value > was.high + limit,
     ),
 )  # fmt: skip
-
-NEEDS_REQUESTS = ("latency_ms_p95", "error_share")
 
 
 def reading(before: Scrape, after: Scrape, sensed: Sensed | None) -> Reading:

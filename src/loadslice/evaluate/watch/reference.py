@@ -1,7 +1,7 @@
 """What answers were when all was well, made ready to be compared with; and how such a baseline is made."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +18,8 @@ ROWS_MAX = 5000
 STABLE = (None, "stable")
 """Versions that are watched for drift; a canary is compared with them on the same minutes by its rollout."""
 OPERATING = ("rate_per_s", "error_share", "latency_ms_p95", "temperature_c", "power_w", "memory_bytes")
+NEEDS_REQUESTS = ("latency_ms_p95", "error_share")
+"""Figures that a few requests say nothing about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ def make(
     rows = [sample.values for sample in samples if sample.version in STABLE]
     values = table(rows, len(plan.signals))
     step = max(1, -(-len(rows) // ROWS_MAX))
+    ranges = _ranges(readings, plan.operating.requests_min)
     return Baseline(
         plan=plan,
         pipeline=pipeline,
@@ -116,8 +119,8 @@ def make(
         taken=len(rows),
         rows=rows[::step],
         clumping=[_clumping(signal, values[:, place]) for place, signal in enumerate(plan.signals)],
-        operating=_ranges(readings),
-        absent=dict(readings[-1].absent) if readings else {},
+        operating=ranges,
+        absent=_absent(readings, ranges, plan.operating.requests_min),
     )
 
 
@@ -129,10 +132,22 @@ def _clumping(signal: Signal, column: Floats) -> float:
     return max((compare.clumping((finite == name).astype(np.float64)) for name in common), default=1.0)
 
 
-def _ranges(readings: Sequence[Reading]) -> dict[str, Range]:
+def _ranges(readings: Sequence[Reading], requests_min: int) -> dict[str, Range]:
     found = {}
     for figure in OPERATING:
-        known = [value for reading in readings if (value := getattr(reading, figure)) is not None]
+        known = [
+            value
+            for reading in readings
+            if (value := getattr(reading, figure)) is not None
+            and (figure not in NEEDS_REQUESTS or (reading.requests or 0) >= requests_min)
+        ]
         if known:
             found[figure] = Range(low=float(min(known)), high=float(max(known)), readings=len(known))
     return found
+
+
+def _absent(readings: Sequence[Reading], ranges: Mapping[str, Range], requests_min: int) -> dict[str, str]:
+    """Figures without a range, and why."""
+    few = f"fewer than {requests_min} requests between any two looks; look less often with --every-s"
+    missing = dict(readings[-1].absent) if readings else {}
+    return missing | {figure: few for figure in NEEDS_REQUESTS if readings and figure not in ranges}
