@@ -22,7 +22,8 @@ from loadslice.serve.oip_reply import check_outputs
 from loadslice.serve.quarantine import blame, run_guarded
 from loadslice.serve.request import Batch
 from loadslice.serve.residents import Residents, residents_of
-from loadslice.serve.stages import LoadedStage, Runner, processes_of
+from loadslice.serve.runners import Runner
+from loadslice.serve.stages import LoadedStage, processes_of
 from loadslice.serve.warm import warm_models
 from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.work import StageError, StageInputError

@@ -14,7 +14,8 @@ import numpy as np
 
 from loadslice.backends.base import EngineError
 from loadslice.serve.request import Batch
-from loadslice.serve.stages import LoadedStage, Runner
+from loadslice.serve.runners import Runner
+from loadslice.serve.stages import LoadedStage
 from loadslice.spec.errors import InputError
 from loadslice.spec.work import StageError, Work
 

@@ -16,7 +16,8 @@ import numpy as np
 from loadslice.backends.base import EngineError
 from loadslice.policy.columns import STABLE
 from loadslice.serve.request import Batch
-from loadslice.serve.stages import LoadedStage, opened
+from loadslice.serve.runners import opened
+from loadslice.serve.stages import LoadedStage
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import read_bytes
 from loadslice.spec.work import Sample, StageError, Tensor, Work

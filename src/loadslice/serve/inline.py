@@ -13,7 +13,8 @@ import numpy as np
 
 from loadslice.backends.base import EngineError
 from loadslice.backends.isolated.session import isolation
-from loadslice.serve.stages import LoadedStage, ModelRunner, Runner, goes_by_turns
+from loadslice.serve.runners import ModelRunner, Runner
+from loadslice.serve.stages import LoadedStage, goes_by_turns
 from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.twin import dilation
 from loadslice.spec.work import StageInputError, Tensor

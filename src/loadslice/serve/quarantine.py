@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from loadslice.backends.isolated.host import EngineLostError, EngineProcess
 from loadslice.serve.request import Batch, Request
-from loadslice.serve.stages import Runner
+from loadslice.serve.runners import Runner
 from loadslice.spec.outcome import Outcome
 from loadslice.spec.work import StageError, Work
 

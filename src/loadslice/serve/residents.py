@@ -10,7 +10,8 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from loadslice.policy.layout import State
-from loadslice.serve.stages import LoadedStage, Runner, goes_by_turns
+from loadslice.serve.runners import Runner
+from loadslice.serve.stages import LoadedStage, goes_by_turns
 from loadslice.spec.pipeline import Pipeline
 
 

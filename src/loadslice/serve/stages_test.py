@@ -10,14 +10,8 @@ from onnx import TensorProto, helper
 
 from loadslice.serve.clock import Clock
 from loadslice.serve.request import Batch
-from loadslice.serve.stages import (
-    LoadedStage,
-    check_memory,
-    close_stages,
-    goes_by_turns,
-    load_stages,
-    opened,
-)
+from loadslice.serve.runners import opened
+from loadslice.serve.stages import LoadedStage, check_memory, close_stages, goes_by_turns, load_stages
 from loadslice.serve.warm import warm_models
 from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import Batch as BatchRule

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from loadslice.serve.stages import LoadedStage, ModelRunner
+from loadslice.serve.runners import ModelRunner
+from loadslice.serve.stages import LoadedStage
 from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.twin import dilation, twins
 

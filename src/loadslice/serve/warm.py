@@ -9,7 +9,8 @@ import numpy as np
 from loadslice.backends.base import EngineError, TensorInfo
 from loadslice.policy.columns import CANARY
 from loadslice.serve.request import Batch
-from loadslice.serve.stages import LoadedStage, ModelRunner, opened
+from loadslice.serve.runners import ModelRunner, opened
+from loadslice.serve.stages import LoadedStage
 from loadslice.spec.errors import InputError
 from loadslice.spec.functions import call_function
 from loadslice.spec.pipeline import Pipeline, Stage

@@ -166,7 +166,7 @@ class LanguageView:
             "seats": settings[:, c.E_SEATS].tolist(),
             "waiting": counts[:, c.N_WAITING].tolist(),
             "queue_limit": settings[:, c.E_QUEUE].tolist(),
-            "backlog_tokens": counts[:, c.N_BACKLOG_TOKENS].tolist(),
+            "backlog_tokens": state.backlog[:, -1].tolist(),
             "pace": [scale / c.PPM for scale in counts[:, c.N_SCALE_PPM].tolist()],
             "preemptions": counts[:, c.N_PREEMPTIONS].tolist(),
             "restarts": [max(0, count - 1) for count in starts.values()],
