@@ -83,8 +83,12 @@ class ConsoleDesk:
             self._timer = None
 
     def _turn(self) -> None:
-        assert self._view is not None
         self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._turn)
+        self.take_in()
+
+    def take_in(self) -> None:
+        """Take in a second, and forget what was made of the last one."""
+        assert self._view is not None
         self._answers = self._searches = 0
         self._bodies.clear()
         try:
@@ -144,7 +148,9 @@ def _is_address(host: str) -> bool:
     """Whether a ``Host`` header names this machine by address, or not at all."""
     if not host or host == "localhost" or host.startswith("localhost:"):
         return True
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    name, _, rest = host[1:].partition("]") if host.startswith("[") else (host.partition(":")[0], "", "")
+    if rest and not rest.startswith(":"):
+        return False
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -21,10 +21,10 @@ class LanguageConsole:
     """
 
     def __init__(self, front: LanguageFront) -> None:
-        self._desk = ConsoleDesk(front.access)
+        self.desk = ConsoleDesk(front.access)
         self._watch: LanguageWatch | None = None
         for path in PATHS:
-            front.looks[path] = self._desk.answer
+            front.looks[path] = self.desk.answer
 
     def observed(self, observer: Observer) -> Observer:
         """Look on beside an observer."""
@@ -34,8 +34,8 @@ class LanguageConsole:
     def start(self, server: "LanguageServer", clock: Clock) -> None:
         """Look at it from now on, once per second; on the loop, after `observed`."""
         assert self._watch is not None
-        self._desk.start(LanguageView(server, clock, self._watch))
+        self.desk.start(LanguageView(server, clock, self._watch))
 
     def stop(self) -> None:
         """Look no more."""
-        self._desk.stop()
+        self.desk.stop()

@@ -25,17 +25,17 @@ class PipelineConsole:
     def __init__(self, front: Front, access: Access) -> None:
         self.recent = Recent()
         """Is to be told of each request that has ended."""
-        self._desk = ConsoleDesk(access)
+        self.desk = ConsoleDesk(access)
         for path in PATHS:
             front.routes[path] = {"GET": self._answer}
 
     def start(self, server: "Server", clock: Clock) -> None:
         """Look at it from now on, once per second; on the loop."""
-        self._desk.start(PipelineView(server, clock, self.recent))
+        self.desk.start(PipelineView(server, clock, self.recent))
 
     def stop(self) -> None:
         """Look no more."""
-        self._desk.stop()
+        self.desk.stop()
 
     async def _answer(self, call: Call) -> Reply:
-        return self._desk.answer(call.head)
+        return self.desk.answer(call.head)
