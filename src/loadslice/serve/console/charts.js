@@ -8,6 +8,13 @@ const style = (name) => getComputedStyle(document.documentElement).getPropertyVa
 const hour = (seconds) => new Date(1000 * seconds).toTimeString().slice(0, 8);
 const DASHES = [[], [6, 3], [2, 3]];
 
+// Values with none beside them, which no line would show.
+function lone(plot, series) {
+  const values = plot.data[series];
+  const has = (at) => values[at] !== null && values[at] !== undefined;
+  return [...values.keys()].filter((at) => has(at) && !has(at - 1) && !has(at + 1));
+}
+
 class Chart {
   // series: [{label, key}]; unit: appended to values; log: whether the scale is logarithmic
   constructor(id, series, unit, log) {
@@ -31,7 +38,7 @@ class Chart {
       scales: { x: { time: true }, y: this.log ? { distr: 3 } : { range: (_, least, most) => [0, Math.max(1, 1.1 * most)] } },
       axes: [{ ...axis, space: 80, size: 28, values: (_, ticks) => ticks.map(hour) }, { ...axis, size: 54, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) }],
       series: [{}, ...this.series.map((one, at) => ({
-        label: one.label, stroke: colours[at % 3], width: 2, dash: DASHES[at % 3], points: { show: false }, spanGaps: false,
+        label: one.label, stroke: colours[at % 3], width: 2, dash: DASHES[at % 3], points: { show: true, size: 5, filter: lone }, spanGaps: false,
       }))],
     };
     this.plot = new uPlot(options, data, this.node);
