@@ -211,10 +211,11 @@ async def _adopt_us(line: EngineLine) -> float | None:
 
 
 async def _handover(source: EngineLine, target: EngineLine, times: EngineTimes) -> HandoverTime:
-    if source.ready.layout.raw != target.ready.layout.raw:
+    raw = source.ready.layout.raw == target.ready.layout.raw
+    if not raw and not (source.ready.layout.has_neutral and target.ready.layout.has_neutral):
         raise InputError(
-            f"links: from '{source.name}' to '{target.name}': their KV blocks differ ({source.ready.layout.raw} and "
-            f"{target.ready.layout.raw}); hand-overs in the neutral layout are not measured yet."
+            f"links: from '{source.name}' to '{target.name}': quantised KV moves only between engines of one runtime "
+            "and precision. Give both `options: {kv_precision: f32}`."
         )
     context = source.language.context
     most = min(context - 1, source.engine.kv_tokens, target.engine.kv_tokens, source.engine.prompt_max or context)
@@ -224,10 +225,10 @@ async def _handover(source: EngineLine, target: EngineLine, times: EngineTimes) 
         source.begin(NEW, tokens)
         await source.fill(NEW, tokens)
         for _ in range(HANDOVERS):
-            export_ms = await source.export(NEW)
+            export_ms = await source.export(NEW, raw=raw)
             target.begin(FIRST, tokens + 1)
             tokens_of.append(tokens)
-            times_ms.append(export_ms + await target.take(FIRST))
+            times_ms.append(export_ms + await target.take(FIRST, raw=raw))
             target.release(FIRST)
         source.release(NEW)
     base_ms, token_us, spread = handover_line(tokens_of, times_ms)

@@ -60,6 +60,8 @@ class EngineLine:
                 slots=slots.slots,
                 context=language.context,
                 measure=False,
+                seats=self.engine.seats + FIRST,
+                block=language.block,
             ),
             slots,
             self._hear,
@@ -128,22 +130,22 @@ class EngineLine:
         for upto in [*range(chunk, tokens, chunk), tokens]:
             await self.step((row, upto, False))
 
-    async def export(self, row: int) -> float:
+    async def export(self, row: int, *, raw: bool = True) -> float:
         """Write a sequence's KV into the slot; milliseconds from the order to the answer."""
         began = time.perf_counter()
-        self._process.send(m.Export(row, self._numbers[row], 1, 0, raw=True))
+        self._process.send(m.Export(row, self._numbers[row], 1, 0, raw=raw))
         exported = await self._answer()
         assert isinstance(exported, m.Exported)
         return (time.perf_counter() - began) * 1e3
 
-    async def take(self, row: int) -> float:
+    async def take(self, row: int, *, raw: bool = True) -> float:
         """Read the slot as the KV of a sequence that has begun; milliseconds from the order to the answer."""
         with mmap.mmap(self._slots.fd, self._slots.total_bytes) as memory:
             header = np.frombuffer(memory, np.int64, 3)
             header[:] = row, self._numbers[row], 1
             del header
         began = time.perf_counter()
-        self._process.send(m.Import(row, self._numbers[row], 1, 0, raw=True))
+        self._process.send(m.Import(row, self._numbers[row], 1, 0, raw=raw))
         imported = await self._answer()
         assert isinstance(imported, m.Imported)
         return (time.perf_counter() - began) * 1e3

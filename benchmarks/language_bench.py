@@ -1,0 +1,266 @@
+"""How fast language models are served: decode beside openvino-genai's own batching, and split beside shared serving.
+
+Interleaved rounds on one machine, one thread per engine, the same weights and KV precision; processor time beside wall
+time, and what else the machine did. Greedy answers of all ways are compared first.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from benchmarks.language_runs import CHAT, WORDS, Machine, chat, load_process, sent, tails_of, watch
+from loadslice.app.output import say
+from loadslice.backends.language.base import StepRow
+from loadslice.backends.language.gguf import converted
+from loadslice.backends.language.openvino_paged import PagedSession
+from loadslice.evaluate.language_client import Ask, Heard
+from loadslice.serve.language.server import LanguageServer
+from loadslice.spec.files import resolve_model
+from loadslice.spec.language import Language
+
+ROUNDS = int(os.environ.get("LANGUAGE_ROUNDS", "5"))
+BATCH, PROMPT, TOKENS = 16, 16, 64
+KV_PRECISION = "u8"
+"""What openvino-genai takes on this device when nothing is said."""
+MIX_S = float(os.environ.get("LANGUAGE_MIX_S", "40"))
+MIX_PER_S = float(os.environ.get("LANGUAGE_MIX_PER_S", "0.5"))
+MIX_LONG, MIX_SHORT, MIX_TOKENS, LONG_SHARE = 400, 24, 32, 0.3
+PARTS = os.environ.get("LANGUAGE_PARTS", "decode,mix").split(",")
+
+
+def run() -> dict[str, Any]:
+    """All of it."""
+    figures: dict[str, Any] = {}
+    if "decode" in PARTS:
+        figures |= asyncio.run(decode())
+    if "mix" in PARTS:
+        figures |= asyncio.run(mix())
+    return figures
+
+
+# Decode at a batch of sixteen.
+
+
+def prompts() -> list[list[int]]:
+    draws = np.random.default_rng(7)
+    return [draws.integers(*WORDS, PROMPT).tolist() for _ in range(BATCH)]
+
+
+class Timed(msgspec.Struct):
+    """One batch."""
+
+    tokens: list[list[int]]
+    wall_s: float
+    cpu_s: float
+
+    @property
+    def per_s(self) -> float:
+        return sum(map(len, self.tokens)) / self.wall_s
+
+    @property
+    def per_cpu_s(self) -> float:
+        return sum(map(len, self.tokens)) / self.cpu_s
+
+
+class Paged:
+    """Our engine in this process, prompts together in one step and then decode steps, as the shell would order them."""
+
+    def __init__(self, folder: Path) -> None:
+        blocks = BATCH * (-(-(PROMPT + TOKENS) // 32) + 1)
+        self._session = PagedSession(folder / "openvino_model.xml", threads=1, blocks=blocks, kv_precision=KV_PRECISION)
+
+    def batch(self) -> Timed:
+        began, cpu = time.perf_counter(), time.process_time()
+        rows = [StepRow(index, prompt, samples=True) for index, prompt in enumerate(prompts())]
+        answers: list[list[int]] = [[] for _ in rows]
+        for _ in range(TOKENS):
+            for answer, token in zip(answers, self._session.step(rows).argmax(axis=1).tolist(), strict=True):
+                answer.append(token)
+            rows = [StepRow(index, [answer[-1]], samples=True) for index, answer in enumerate(answers)]
+        timed = Timed(answers, time.perf_counter() - began, time.process_time() - cpu)
+        for index in range(BATCH):
+            self._session.release(index)
+        return timed
+
+
+class GenAi:
+    """openvino-genai's continuous batching in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        import openvino as ov
+        import openvino_genai
+
+        self._ov, self._genai = ov, openvino_genai
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.max_num_seqs = BATCH
+        scheduler.max_num_batched_tokens = 512
+        scheduler.num_kv_blocks = BATCH * (-(-(PROMPT + TOKENS) // 32) + 2)
+        scheduler.enable_prefix_caching = False
+        options = {
+            "INFERENCE_NUM_THREADS": 1,
+            "KV_CACHE_PRECISION": KV_PRECISION,
+            "INFERENCE_PRECISION_HINT": "f32",
+            "ENABLE_CPU_PINNING": "NO",
+        }
+        self._pipeline = openvino_genai.ContinuousBatchingPipeline(str(folder), scheduler, "CPU", options)
+
+    def batch(self) -> Timed:
+        config = self._genai.GenerationConfig()
+        config.max_new_tokens, config.ignore_eos, config.do_sample = TOKENS, True, False
+        config.apply_chat_template = False
+        began, cpu = time.perf_counter(), time.process_time()
+        handles = [
+            self._pipeline.add_request(index, self._ov.Tensor(np.array([prompt], np.int64)), config)
+            for index, prompt in enumerate(prompts())
+        ]
+        while self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
+        wall_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
+        return Timed([list(handle.read_all()[0].generated_ids) for handle in handles], wall_s, cpu_s)
+
+
+def shared(**changes: Any) -> Language:
+    """One engine that does both."""
+    language = chat()
+    engine = msgspec.structs.replace(
+        language.engines["decode"], seats=BATCH, options={"kv_precision": KV_PRECISION}, **changes
+    )
+    return msgspec.structs.replace(language, engines={"decode": engine}, links=[])
+
+
+@contextlib.asynccontextmanager
+async def served(language: Language) -> AsyncIterator[LanguageServer]:
+    server = LanguageServer(language, resolve_model(language.model, CHAT.parent), port=0)
+    await server.start()
+    try:
+        yield server
+    finally:
+        server.hurry()
+        await server.stop()
+
+
+async def decode() -> dict[str, Any]:
+    """Tokens per second of sixteen answers at once."""
+    folder = converted(resolve_model(chat().model, CHAT.parent))
+    paged, genai = Paged(folder), GenAi(folder)
+    ways: dict[str, list[float]] = {"paged": [], "genai": [], "http": []}
+    cpu: dict[str, list[float]] = {"paged": [], "genai": [], "http": []}
+    busy = []
+    asks = [Ask(at_s=0.0, prompt=prompt, tokens=TOKENS) for prompt in prompts()]
+    with load_process() as pool:
+        async with served(shared(chunk=None)) as server:
+            same = [paged.batch().tokens, genai.batch().tokens]
+            await sent(pool, server, asks)
+            for number in range(ROUNDS):
+                order = ["paged", "genai", "http"]
+                for way in order[number % 3 :] + order[: number % 3]:
+                    end = watch()
+                    if way == "http":
+                        heard = await sent(pool, server, asks)
+                        machine = end()
+                        assert all(len(one.gaps_ms) == TOKENS - 1 for one in heard), "a token without its chunk"
+                        whole_s = max(one.whole_ms or 0.0 for one in heard) / 1e3
+                        ways[way].append(BATCH * TOKENS / whole_s)
+                        cpu[way].append(BATCH * TOKENS / machine.ours_cpu_s)
+                    else:
+                        timed = (paged if way == "paged" else genai).batch()
+                        machine = end()
+                        ways[way].append(timed.per_s)
+                        cpu[way].append(timed.per_cpu_s)
+                    busy.append(machine.others_cpu_s / machine.wall_s)
+                    say(f"round {number + 1}, {way}: {ways[way][-1]:.0f} tokens/s, {cpu[way][-1]:.0f} per CPU-second")
+    figures: dict[str, Any] = {
+        "greedy_answers_as_genai": f"{sum(a == b for a, b in zip(*same, strict=True))} of {BATCH}",
+        "others_cores": float(np.mean(busy)),
+    }
+    for way in ways:
+        figures[f"{way}_tokens_per_s"] = float(np.median(ways[way]))
+        figures[f"{way}_tokens_per_cpu_s"] = float(np.median(cpu[way]))
+    for way in ("paged", "http"):
+        wall = [mine / theirs for mine, theirs in zip(ways[way], ways["genai"], strict=True)]
+        figures[f"{way}_of_genai_wall"] = float(np.median(wall))
+        figures[f"{way}_of_genai_cpu"] = float(
+            np.median([mine / theirs for mine, theirs in zip(cpu[way], cpu["genai"], strict=True)])
+        )
+    return figures
+
+
+# Split beside shared.
+
+
+def ways() -> dict[str, Language]:
+    """Two threads each: an engine of two, or one engine for prompts and one for answers."""
+    split = {"split, cost": chat("cost"), "split, always": chat("always-remote")}
+    one = chat().engines["decode"]
+    whole = msgspec.structs.replace(one, threads=2, chunk=None, step_tokens=2048)
+    pieces = msgspec.structs.replace(one, threads=2)
+    return split | {
+        "shared, whole prompts": chat(engines={"decode": whole}, links=[]),
+        "shared, chunks of 64": chat(engines={"decode": pieces}, links=[]),
+    }
+
+
+def load(seed: int) -> list[Ask]:
+    """Poisson arrivals, most prompts short."""
+    draws = np.random.default_rng(seed)
+    count = max(8, round(MIX_S * MIX_PER_S))
+    return [
+        Ask(
+            at_s=float(at_s),
+            prompt=draws.integers(*WORDS, MIX_LONG if is_long else MIX_SHORT).tolist(),
+            tokens=MIX_TOKENS,
+        )
+        for at_s, is_long in zip(
+            np.cumsum(draws.exponential(1 / MIX_PER_S, count)), draws.random(count) < LONG_SHARE, strict=True
+        )
+    ]
+
+
+async def mix() -> dict[str, Any]:
+    """Times of one load, served in each way; all servers stay up, idle when it is not their turn."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in ways()}
+    others = []
+    with load_process() as pool:
+        async with contextlib.AsyncExitStack() as stack:
+            servers = {name: await stack.enter_async_context(served(said)) for name, said in ways().items()}
+            for number in range(ROUNDS):
+                asks = load(number)
+                names = list(servers)
+                for name in names[number % len(names) :] + names[: number % len(names)]:
+                    end = watch()
+                    heard = await sent(pool, servers[name], asks)
+                    machine = end()
+                    others.append(machine.others_cpu_s / machine.wall_s)
+                    found[name].append(figures_of(asks, heard, machine))
+                    told = ", ".join(f"{key} {value:.4g}" for key, value in found[name][-1].items())
+                    say(f"round {number + 1}, {name}: {told}")
+    figures: dict[str, Any] = {"mix_others_cores": float(np.mean(others))}
+    for name, rounds in found.items():
+        for key in rounds[0]:
+            figures[f"{name}: {key}"] = float(np.median([one[key] for one in rounds]))
+    return figures
+
+
+def figures_of(asks: Sequence[Ask], heard: Sequence[Heard], machine: Machine) -> dict[str, float]:
+    """Of one round."""
+    tails = tails_of(heard)
+    long = [one.first_ms for ask, one in zip(asks, heard, strict=True) if len(ask.prompt) == MIX_LONG and one.first_ms]
+    short = [one.first_ms for ask, one in zip(asks, heard, strict=True) if len(ask.prompt) != MIX_LONG and one.first_ms]
+    tokens = sum(1 + len(one.gaps_ms) for one in heard if one.first_ms is not None)
+    return {
+        "tokens_per_s": tokens / machine.wall_s,
+        "cpu_s": machine.ours_cpu_s,
+        "first_long_ms_p50": float(np.median(long)) if long else float("nan"),
+        "first_short_ms_p50": float(np.median(short)) if short else float("nan"),
+        "first_ms_p99": tails.first_p99,
+        "between_ms_p50": tails.between_p50,
+        "between_ms_p99": tails.between_p99,
+        "handed_over": float(sum(one.route in ("policy_remote", "remote_faster", "long") for one in heard)),
+    }

@@ -1,0 +1,98 @@
+"""Split or not, where the answer is plain."""
+
+import msgspec
+import numpy as np
+import polars as pl
+import pytest
+
+from loadslice.plan.language import (
+    Candidate,
+    Limits,
+    apart,
+    at,
+    candidates,
+    estimate,
+    judged,
+    recommended,
+    roles_of,
+    verdict,
+)
+from loadslice.sim.language_test import fleet, prompts
+from loadslice.sim.language_world_test import profile
+from loadslice.spec.errors import InputError
+from loadslice.spec.language_plan import LanguageFleet
+from loadslice.spec.language_simulation import Tail
+
+LIMITS = Limits(first_token_ms=2000, between_tokens_ms=40, quantile=0.99, completed_share=0.99)
+
+
+def stretches(tokens_in: int, tokens_out: int, gap_s: float) -> list[pl.DataFrame]:
+    draws = np.random.default_rng(1)
+    arrivals = [np.cumsum(draws.exponential(gap_s, 60)) for _ in range(3)]
+    return [prompts(*[(float(at_s), tokens_in, tokens_out) for at_s in one - one[0]]) for one in arrivals]
+
+
+def all_of(traces: list[pl.DataFrame], threads: int = 2) -> list[LanguageFleet]:
+    offered = list(candidates(fleet(chunk=64), profile(), threads))
+    return [judged(one, traces, LIMITS, speed=1.0, seed=0) for one in offered]
+
+
+def test_fleets_of_all_kinds_are_offered_up_to_the_threads() -> None:
+    offered: list[Candidate] = list(candidates(fleet(chunk=64), profile(), 3))
+    assert {one.threads for one in offered} == {1, 2, 3}
+    assert {(one.prefill, one.decode) for one in offered if one.structure == "split"} == {(1, 1), (1, 2), (2, 1)}
+    split = next(one for one in offered if (one.prefill, one.decode) == (1, 2))
+    assert {(link.from_, link.to) for link in split.language.links} == {
+        ("prompts-1", "answers-1"),
+        ("prompts-1", "answers-2"),
+    }
+    assert {one.chunk for one in offered if one.structure == "shared"} == {None, 64, 256}
+
+
+def test_long_prompts_and_a_tight_limit_between_tokens_ask_for_a_split() -> None:
+    # A chunk of 64 tokens alone takes 74 ms: no shared engine keeps 40 ms between tokens, while a split one does.
+    fleets = all_of(stretches(300, 40, 0.7))
+    said, advantage, why = verdict(fleets, 2)
+    assert said == "split"
+    assert advantage is not None
+    assert advantage.low > 0
+    assert "threads" in why
+    chosen = recommended(fleets)
+    assert chosen is not None
+    assert chosen.structure == "split"
+
+
+def test_short_prompts_leave_a_split_nothing_to_take_away() -> None:
+    fleets = all_of(stretches(4, 60, 0.4))
+    assert verdict(fleets, 2)[0] in ("shared", "no difference")
+
+
+def test_limits_that_nothing_keeps_are_said_to_be_so() -> None:
+    tight = Limits(first_token_ms=1, between_tokens_ms=1, quantile=0.5, completed_share=1)
+    offered = list(candidates(fleet(chunk=64), profile(), 2))
+    fleets = [judged(one, stretches(100, 10, 1.0), tight, speed=1.0, seed=0) for one in offered]
+    assert recommended(fleets) is None
+    assert verdict(fleets, 2)[0] == "none holds"
+    assert verdict(fleets, 1)[:2] == ("none holds", None)
+
+
+def test_no_engine_of_both_roles_is_refused() -> None:
+    language = fleet()
+    only = {name: engine for name, engine in language.engines.items() if name == "prefill"}
+    with pytest.raises(InputError, match="both roles"):
+        roles_of(msgspec.structs.replace(language, engines=only))
+
+
+def test_company_is_carried_over_to_every_pair_and_can_be_left_out() -> None:
+    known = profile(beside={"prefill": {"decode": 0.3}, "decode": {"prefill": 0.2}})
+    split = next(one for one in candidates(fleet(chunk=64), known, 3) if (one.prefill, one.decode) == (1, 2))
+    assert split.profile.beside["answers-1"] == {"prompts-1": 0.2, "answers-2": 0.2}
+    alone = next(one for one in candidates(fleet(chunk=64), apart(known), 3) if (one.prefill, one.decode) == (1, 2))
+    assert set(alone.profile.beside["answers-1"].values()) == {0.0}
+
+
+def test_estimates_hold_their_mean() -> None:
+    one = estimate([1.0, 2.0, 3.0])
+    assert one.low < one.mean == 2 < one.high
+    assert estimate([5.0]).low == 5
+    assert at(Tail(p50=None, p95=None, p99=None, mean=None), 0.95) == 0

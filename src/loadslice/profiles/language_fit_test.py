@@ -1,0 +1,68 @@
+"""Fits of steps that were made from known costs."""
+
+import numpy as np
+import pytest
+
+from loadslice.profiles.language_fit import Kind, Taken, expected_ms, fitted, handover_line, noise_of, shape_of
+from loadslice.spec.language_profile import NOISE_POINTS, SHAPE_ROWS
+
+KINDS = [Kind(tokens, 0, 0) for tokens in (16, 64, 256, 1024)] + [
+    Kind(0, rows, before) for rows in (1, 2, 4, 8, 16) for before in (48, 512)
+]
+
+
+def line(kind: Kind) -> float:
+    return 10 + 1.3 * kind.prompt_tokens + 2.0 * kind.rows + 0.0004 * kind.pairs
+
+
+def taken(time_ms: float) -> list[Taken]:
+    return [Taken(time_ms, time_ms - 0.1)] * 3
+
+
+def test_costs_that_are_a_line_are_found() -> None:
+    fit = fitted({kind: taken(line(kind)) for kind in KINDS})
+    assert fit.cost.step_ms == pytest.approx(10, rel=1e-6)
+    assert fit.cost.token_us == pytest.approx(1300, rel=1e-6)
+    assert fit.cost.row_us == pytest.approx(2000, rel=1e-6)
+    assert fit.cost.attend_ns == pytest.approx(400, rel=1e-6)
+    assert fit.error_max < 1e-6
+    assert fit.cost.relative_sd < 1e-6
+
+
+def test_what_a_line_cannot_say_of_many_sequences_is_in_the_shape() -> None:
+    def bent(kind: Kind) -> float:
+        return line(kind) * (0.8 if kind.rows in (2, 4) else 1.0)
+
+    fit = fitted({kind: taken(bent(kind)) for kind in KINDS})
+    for kind in KINDS:
+        said_ms = expected_ms(fit.cost, fit.shape, kind.prompt_tokens, kind.rows, kind.pairs)
+        assert said_ms == pytest.approx(bent(kind), rel=0.05)
+
+
+def test_no_cost_is_below_nothing() -> None:
+    # The more sequences, the less time: no machine does that, and no fit may say so.
+    fit = fitted({kind: taken(100 - 5 * kind.rows + 0.01 * kind.prompt_tokens) for kind in KINDS})
+    assert fit.cost.row_us == 0
+    assert min(fit.cost.step_ms, fit.cost.token_us, fit.cost.attend_ns) >= 0
+
+
+def test_a_shape_goes_on_beyond_what_was_measured_as_it_ended() -> None:
+    fit = fitted({kind: taken(line(kind)) for kind in KINDS})
+    assert len(fit.shape) == len(SHAPE_ROWS)
+    assert fit.shape[-1] == fit.shape[SHAPE_ROWS.index(16)]
+    assert len(shape_of(fit.shape, 40)) == 41
+
+
+def test_noise_is_kept_as_quantiles_and_not_from_a_handful() -> None:
+    parts = np.linspace(0.5, 1.5, 101).tolist()
+    assert noise_of(parts) == pytest.approx(parts)
+    assert len(noise_of([1.0] * 20)) == NOISE_POINTS
+    assert noise_of([1.0] * 19) == []
+
+
+def test_hand_overs_have_a_base_and_a_price_per_token() -> None:
+    tokens = [64, 256, 1024] * 3
+    base_ms, token_us, spread = handover_line(tokens, [2 + 0.015 * count for count in tokens])
+    assert base_ms == pytest.approx(2)
+    assert token_us == pytest.approx(15)
+    assert spread < 1e-9
