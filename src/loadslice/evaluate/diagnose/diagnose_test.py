@@ -24,7 +24,7 @@ from loadslice.spec.variant import Difference, LayerSensitivity, MetricFigure, P
 SPAN_S = 120.0
 SLOW = Fault(at_s=50, for_s=8, engine="a", kind="slow", factor=4.0)
 STUBBORN = Clients(timeout_ms=1000, attempts=4, cancels=False, states_deadline=False)
-GENEROUS = Retry(budget=1.0, per_s=1000.0, reserve=10_000)
+GENEROUS = Retry(budget=1.0, per_s=10.0, reserve=100_000)
 
 
 def found(folder, pipeline=None, table=ONE, arrivals=None, **more):
