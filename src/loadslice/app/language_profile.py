@@ -7,12 +7,67 @@ from pathlib import Path
 import msgspec
 
 from loadslice.app.output import check_folder, emit, keep, say
+from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolve_model, stamp
 from loadslice.spec.language import load_language
 from loadslice.spec.language_profile import SCHEMA, LanguageProfile, costs_of
 
 FILE = "language-profile.json"
 TOOLS = ("openvino", "openvino-genai", "numpy")
+
+
+def model_language(path: Path, kernels: tuple[str, ...], *, as_json: bool, out: Path | None) -> None:
+    """Measure nothing: engines from tables of kernels, the others as the file states them.
+
+    Args:
+        path: Of the language file.
+        kernels: Each ``ENGINE=DEVICE:LAYERS:FILE``.
+        as_json: Print the document.
+        out: Folder to keep it in.
+
+    Raises:
+        InputError: One is not of that form, or an engine's costs are known from neither.
+    """
+    from loadslice.graph.devices import find
+    from loadslice.profiles.language_kernels import kernel_engine, stated_engine
+
+    language = load_language(path)
+    tables: dict[str, tuple[str, int, Path]] = {}
+    for text in kernels:
+        name, _, rest = text.partition("=")
+        device, _, more = rest.partition(":")
+        layers, _, file = more.partition(":")
+        if name not in language.engines or not layers.isdigit() or not 1 <= int(layers) <= 1000 or not file:
+            raise InputError(
+                f"--kernels {text}: expected ENGINE=DEVICE:LAYERS:FILE with an engine of the file "
+                f"({', '.join(language.engines)}), for instance prefill=nvidia-a100-sxm-80gb:32:mlp.csv."
+            )
+        if not Path(file).is_file():
+            raise InputError(f"--kernels {text}: {file}: no such file.")
+        tables[name] = (device, int(layers), Path(file))
+    check_folder(out)
+    engines = {}
+    for name, engine in language.engines.items():
+        if name in tables:
+            device, count, file_path = tables[name]
+            engines[name] = kernel_engine(file_path, find(device), count, engine)
+        else:
+            engines[name] = stated_engine(engine)
+    inputs = {"language": path} | {f"kernels.{name}": file_path for name, (_, _, file_path) in tables.items()}
+    profile = LanguageProfile(
+        stamp=stamp(SCHEMA, inputs=inputs, tools=("numpy",)),
+        language=language.language,
+        model_sha256="",
+        context=language.context,
+        engines=engines,
+        handovers=[],
+        beside={},
+        serving=None,
+        load_average_1m=None,
+        load_average_1m_after=None,
+    )
+    kept = keep(profile, out, FILE)
+    emit(profile, as_json=as_json, text=lambda: lines(profile, kept))
 
 
 def profile_language(
@@ -68,11 +123,14 @@ def lines(profile: LanguageProfile, kept: Path | None) -> Iterator[str]:
         if times.fit_error_p50 is not None and times.fit_error_max is not None:
             half, worst = times.fit_error_p50, times.fit_error_max
             yield f"  fit: half of the kinds of steps within {half:.1%}, all within {worst:.1%}"
+        yield f"  from {times.source}"
         if times.noise:
             low, high = times.noise[5], times.noise[95]
             yield f"  single steps: 90 % between {low:.2f} and {high:.2f} of that"
         if times.adopt_us_per_token is not None:
             yield f"  a cached prefix is adopted in {times.adopt_us_per_token:.1f} us a token"
+        if not times.steps:
+            continue
         yield f"  {'prompt tokens':>13} {'sequences':>9} {'before':>6} {'p50':>9} {'p90':>9} {'runtime':>9}    n"
         for step in times.steps:
             yield (

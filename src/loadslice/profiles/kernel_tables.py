@@ -27,7 +27,7 @@ _HALF = 2
 """Bytes of a number in fp16."""
 
 
-class _Kernel(NamedTuple):
+class Kernel(NamedTuple):
     """One operator of a layer."""
 
     column: str
@@ -37,26 +37,27 @@ class _Kernel(NamedTuple):
     """Numbers read and written."""
 
 
-def _layer(row: dict[str, str], tokens: int) -> Iterator[_Kernel]:
+def kernels_of(row: dict[str, str], tokens: int) -> Iterator[Kernel]:
+    """Operators of one layer, by a row of Vidur's table."""
     width, inner = int(row["n_embd"]), int(row["n_expanded_embd"])
     heads, kv_heads = int(row["n_head"]), int(row["n_kv_head"])
     gated = row["use_gated_mlp"] == "True"
     queries = width + 2 * width * kv_heads // heads
     up = (2 if gated else 1) * inner
 
-    def product(column: str, inputs: int, outputs: int) -> _Kernel:
-        return _Kernel(column, "MatMul", tokens * inputs * outputs, tokens * (inputs + outputs) + inputs * outputs)
+    def product(column: str, inputs: int, outputs: int) -> Kernel:
+        return Kernel(column, "MatMul", tokens * inputs * outputs, tokens * (inputs + outputs) + inputs * outputs)
 
-    yield _Kernel("input_layernorm", "LayerNormalization", 0, 2 * tokens * width)
+    yield Kernel("input_layernorm", "LayerNormalization", 0, 2 * tokens * width)
     yield product("attn_pre_proj", width, queries)
-    yield _Kernel("attn_rope", "Mul", 0, 4 * tokens * width)
+    yield Kernel("attn_rope", "Mul", 0, 4 * tokens * width)
     yield product("attn_post_proj", width, width)
     if "time_stats.post_attention_layernorm.median" in row:
-        yield _Kernel("post_attention_layernorm", "LayerNormalization", 0, 2 * tokens * width)
+        yield Kernel("post_attention_layernorm", "LayerNormalization", 0, 2 * tokens * width)
     yield product("mlp_up_proj", width, up)
-    yield _Kernel("mlp_act", "Mul", 0, tokens * (up + inner))
+    yield Kernel("mlp_act", "Mul", 0, tokens * (up + inner))
     yield product("mlp_down_proj", inner, width)
-    yield _Kernel("add", "Add", 0, 3 * tokens * width)
+    yield Kernel("add", "Add", 0, 3 * tokens * width)
 
 
 def transformer_layers(path: Path, device: Device, family: str) -> Iterator[Observation]:
@@ -78,7 +79,7 @@ def transformer_layers(path: Path, device: Device, family: str) -> Iterator[Obse
         found = next((row for row in rows if int(row["num_tokens"]) == tokens), None)
         if found is None:
             continue
-        kernels = list(_layer(found, tokens))
+        kernels = list(kernels_of(found, tokens))
         known = [f"time_stats.{kernel.column}" for kernel in kernels]
         total_ms = sum(float(found[f"{column}.median"]) for column in known)
         spread_ms = sum(float(found[f"{column}.std"]) ** 2 for column in known) ** 0.5

@@ -62,7 +62,10 @@ def surroundings(language: Language, profile: LanguageProfile | None) -> Surroun
                 beside[index, names.index(other)] = longer
     used = {name: profile.engines[name] for name in names}
     modelled = modelled_engines(used)
-    basis = "measured costs" if not modelled else f"measured costs, but modelled ones of {', '.join(modelled)}"
+    basis = "measured costs"
+    if modelled:
+        whose = "all engines" if len(modelled) == len(used) else ", ".join(modelled)
+        basis = f"modelled costs of {whose}" + ("" if len(modelled) == len(used) else ", measured ones of the others")
     spreads = [one.relative_sd for one in profile.handovers]
     return Surroundings(
         with_links(language, profile),

@@ -86,6 +86,12 @@ from loadslice.spec.pipeline import load
     show_default=True,
     help="For a language file: serve a load for so long too, for single steps as a server sees them; 0: do not.",
 )
+@click.option(
+    "--kernels",
+    multiple=True,
+    metavar="ENGINE=DEVICE:LAYERS:FILE",
+    help="For a language file: measure nothing, model an engine on a GPU from a table of measured kernels; repeats.",
+)
 @seed_option
 @json_option
 @out_option
@@ -104,6 +110,7 @@ def command(
     own: Path | None,
     measured: Path | None,
     served_seconds: float,
+    kernels: tuple[str, ...],
     seed: int,
     as_json: bool,
     out: Path | None,
@@ -120,7 +127,7 @@ def command(
     other devices were measured to make of theirs, each with the error to expect.
     """
     if is_language_file(Path(target)):
-        from loadslice.app.language_profile import profile_language
+        from loadslice.app.language_profile import model_language, profile_language
 
         own_options: dict[str, object] = {
             "--on": on,
@@ -132,10 +139,15 @@ def command(
         for option, value in own_options.items():
             if value:
                 raise InputError(f"{option} goes with a pipeline; {target} is a language file.")
+        if kernels:
+            model_language(Path(target), kernels, as_json=as_json, out=out)
+            return
         profile_language(
             Path(target), seconds=seconds, served_seconds=served_seconds, seed=seed, as_json=as_json, out=out
         )
         return
+    if kernels:
+        raise InputError(f"--kernels goes with a language file; {target} is none.")
     if wanted:
         check_folder(out)
         found = modelled.table(
