@@ -25,6 +25,7 @@ INTERRUPTED = 130
 
 _TAKEN = {
     "pipeline_file",
+    "journal",
     "host",
     "http",
     "tokens",
@@ -58,6 +59,7 @@ def serve_language(
     tokens: Path | None,
     max_body_mb: int,
     ready_file: Path | None,
+    journal: Path | None,
     console: bool,
     as_json: bool,
 ) -> None:
@@ -74,6 +76,7 @@ def serve_language(
         port=port,
         limits=Limits(body_bytes_max=max_body_mb * MEBIBYTE),
         access=None if tokens is None else Access(access.load(tokens)),
+        journal=journal,
         console=console,
     )
     with asyncio.Runner(loop_factory=new_loop) as runner:

@@ -118,6 +118,7 @@ def command(
             tokens=tokens,
             max_body_mb=max_body_mb,
             ready_file=ready_file,
+            journal=journal,
             console=console,
             as_json=as_json,
         )

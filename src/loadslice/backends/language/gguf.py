@@ -1,14 +1,18 @@
 """From a GGUF file to what OpenVINO runs: converted once, kept in the user's cache by the file's hash."""
 
 import hashlib
+import importlib.util
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
+from loadslice.backends.language.weights import GgufWeights
 from loadslice.spec.errors import InputError
 
-MAGIC = b"GGUF"
+CONVERT_S = 900.0
 CHUNK_BYTES = 1 << 22
 
 
@@ -62,23 +66,24 @@ def _from_gguf(path: Path) -> Path:
     folder = cache_folder() / name
     if (folder / "openvino_detokenizer.xml").is_file():
         return folder
-    with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise InputError(f"{path}: is not a GGUF file.")
-    try:
-        import openvino_genai
-    except ImportError as error:
-        raise InputError("language models need the extra `llm`: pip install 'loadslice[llm]'.") from error
+    GgufWeights(path).check_whole()
+    if importlib.util.find_spec("openvino_genai") is None:
+        raise InputError("language models need the extra `llm`: pip install 'loadslice[llm]'.")
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new-"))
     try:
         link = scratch / "model.gguf"
         link.symlink_to(path.resolve())  # the converter writes beside what it reads
+        # In a process of its own: on a file that it does not understand the converter may end its process.
+        command = [sys.executable, "-P", "-m", "loadslice.backends.language.gguf", os.fspath(link)]
+        environment = os.environ | {"OPENVINO_TELEMETRY": "0", "DO_NOT_TRACK": "1"}
         try:
-            openvino_genai.LLMPipeline(str(link), "CPU", enable_save_ov_model=True)
-        except RuntimeError as error:
-            words = str(error).strip().splitlines()[-1][:160]
-            raise InputError(f"{path}: cannot be converted, truncated or of an unknown kind ({words}).") from error
+            done = subprocess.run(command, env=environment, capture_output=True, timeout=CONVERT_S, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise InputError(f"{path}: was not converted within {CONVERT_S:.0f} s.") from error
+        if done.returncode:
+            words = done.stderr.decode(errors="replace").strip().splitlines() or [f"it ended with {done.returncode}"]
+            raise InputError(f"{path}: cannot be converted, of an unknown kind or damaged ({words[-1][:160]}).")
         link.unlink()
         try:
             scratch.rename(folder)
@@ -88,3 +93,17 @@ def _from_gguf(path: Path) -> Path:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder
+
+
+def main() -> None:
+    """Convert the file that is named; its folder gets the result."""
+    import openvino_genai
+
+    try:
+        openvino_genai.LLMPipeline(sys.argv[1], "CPU", enable_save_ov_model=True)
+    except RuntimeError as error:
+        sys.exit(str(error).strip().splitlines()[-1])
+
+
+if __name__ == "__main__":
+    main()

@@ -5,6 +5,7 @@ rounded to a whole number of its scale, which is what OpenVINO's converter makes
 with the same weights. Source of the format: ggml's ``docs/gguf.md`` and ``ggml-common.h``.
 """
 
+import math
 import mmap
 import struct
 from pathlib import Path
@@ -13,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadslice.backends.language.gguf import MAGIC
 from loadslice.spec.errors import InputError
 
+MAGIC = b"GGUF"
 GROUP = 32
 """Values that share a scale."""
 
@@ -25,6 +26,23 @@ _F32, _F16, _Q4_0, _Q4_1, _Q8_0 = 0, 1, 2, 3, 8
 _GROUP_BYTES = {_Q4_0: 18, _Q4_1: 20, _Q8_0: 34}
 _PLAIN: dict[int, np.dtype[Any]] = {_F32: np.dtype("<f4"), _F16: np.dtype("<f2")}
 _ALIGNMENT = 32
+_SIZES = {
+    0: (1, 4),
+    1: (1, 2),
+    30: (1, 2),
+    2: (32, 18),
+    3: (32, 20),
+    6: (32, 22),
+    7: (32, 24),
+    8: (32, 34),
+    9: (32, 36),
+    10: (256, 84),
+    11: (256, 110),
+    12: (256, 144),
+    13: (256, 176),
+    14: (256, 210),
+}
+"""Values and bytes of a group of each type that is common."""
 
 
 class Grouped(NamedTuple):
@@ -94,6 +112,16 @@ class GgufWeights:
         aligned = int(self.says.get("general.alignment", _ALIGNMENT))
         self._data_at = -(-self._at // aligned) * aligned
 
+    def check_whole(self) -> None:
+        """Refuse a file that ends before its tensors do: converters read beyond it.
+
+        Raises:
+            InputError: It does.
+        """
+        for name, place in self._places.items():
+            values, size = _SIZES.get(place.kind, (1, 0))
+            self._raw(name, place, -(-math.prod(place.shape) // values) * size)
+
     @property
     def names(self) -> frozenset[str]:
         """Of all tensors."""
@@ -120,7 +148,7 @@ class GgufWeights:
         dtype = _PLAIN.get(place.kind)
         if dtype is None:
             raise InputError(f"{self.path}: tensor '{name}' is of type {place.kind}, not F32 or F16.")
-        raw = self._raw(name, place, int(np.prod(place.shape)) * dtype.itemsize)
+        raw = self._raw(name, place, math.prod(place.shape) * dtype.itemsize)
         return raw.view(dtype).astype(np.float32).reshape(place.shape[::-1])
 
     def matrix(self, name: str) -> Grouped:
@@ -158,7 +186,7 @@ class GgufWeights:
 
     def _raw(self, name: str, place: _Place, size: int) -> NDArray[np.uint8]:
         begin = self._data_at + place.at
-        if begin + size > len(self._bytes):
+        if size < 0 or begin + size > len(self._bytes):
             raise InputError(f"{self.path}: is truncated: it ends within tensor '{name}'.")
         return np.frombuffer(self._bytes, np.uint8, size, begin)
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadslice.backends.language.gguf import converted
 from loadslice.backends.language.onnx_decoder import shape_of
 from loadslice.backends.language.weights import GROUP, GgufWeights
 from loadslice.spec.errors import InputError
@@ -72,7 +73,7 @@ def test_a_file_that_is_cut_anywhere_is_refused_in_one_line(tmp_path: Path) -> N
     padding = -36 % 32
     for length in range(len(whole) - padding):
         with pytest.raises(InputError) as refused:
-            read(tmp_path, whole[:length]).matrix("w")
+            read(tmp_path, whole[:length]).check_whole()
         assert "\n" not in str(refused.value)
 
 
@@ -80,3 +81,16 @@ def test_a_file_that_is_cut_anywhere_is_refused_in_one_line(tmp_path: Path) -> N
 def test_a_model_that_cannot_be_built_is_refused(tmp_path: Path, says: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         shape_of(read(tmp_path, file_of({"w": (F32, (1,), bytes(4))}, says)))
+
+
+def test_a_file_that_the_converter_does_not_take_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openvino_genai")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = tmp_path / "model.gguf"
+    file.write_bytes(file_of({"w": (F32, (1,), bytes(4))}, {"general.architecture": "none"}))
+    with pytest.raises(InputError, match="cannot be converted") as refused:
+        converted(file)
+    assert "\n" not in str(refused.value)
+    assert list((tmp_path / "cache" / "loadslice" / "language").iterdir()) == []

@@ -1,6 +1,7 @@
 """What is counted about a language model, for Prometheus. Label sets are bounded by the language file."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -13,7 +14,15 @@ from loadslice.spec.route import ROUTES
 _FIRST_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _GAP_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.4, 0.8, 1.6, 5)
 
-Keep = Callable[[str, int, tuple[int, ...]], None]
+
+class Keep(Protocol):
+    """Keeps what happens for a journal."""
+
+    def event(self, kind: str, now_ns: int, arguments: tuple[int, ...]) -> None:
+        """A call into the desk that is about to be made."""
+
+    def ended(self, request: LanguageRequest) -> None:
+        """A request has its outcome."""
 
 
 class LanguageMetrics:
@@ -22,7 +31,7 @@ class LanguageMetrics:
     Args:
         state: Gauges are read from it when somebody scrapes.
         engine_names: In the order of the tables.
-        keep: Takes events of the desk for a journal; ``None``: none is kept.
+        keep: Takes what happens for a journal; ``None``: none is kept.
     """
 
     def __init__(self, state: State, engine_names: list[str], keep: Keep | None = None) -> None:
@@ -86,7 +95,7 @@ class LanguageMetrics:
     def event(self, kind: str, now_ns: int, arguments: tuple[int, ...]) -> None:
         """See `shell.Observer`."""
         if self._keep is not None:
-            self._keep(kind, now_ns, arguments)
+            self._keep.event(kind, now_ns, arguments)
 
     def stepped(self, engine: int, compute_ns: int, sample_ns: int, gaps_ns: Sequence[int]) -> None:
         """See `shell.Observer`."""
@@ -114,6 +123,8 @@ class LanguageMetrics:
 
     def ended(self, request: LanguageRequest) -> None:
         """See `shell.Observer`."""
+        if self._keep is not None:
+            self._keep.ended(request)
         self._requests.labels(OUTCOMES[request.outcome - 1], REASONS[request.reason]).inc()
         if request.places:
             self._routes.labels(ROUTES[request.route]).inc()

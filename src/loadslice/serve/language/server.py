@@ -21,7 +21,8 @@ from loadslice.serve.console.desk import PAGE
 from loadslice.serve.console.language_console import LanguageConsole
 from loadslice.serve.http_server import HttpServer
 from loadslice.serve.language.front import LanguageFront, LanguageService
-from loadslice.serve.language.metrics import Keep, LanguageMetrics
+from loadslice.serve.language.journal import FLUSH_S, LanguageJournalWriter, refuse_used
+from loadslice.serve.language.metrics import LanguageMetrics
 from loadslice.serve.language.shell import LanguageShell
 from loadslice.serve.limits import Limits
 from loadslice.serve.listener import Listener, close_listener, open_listener
@@ -54,7 +55,7 @@ class LanguageServer:
         costs: Step costs by engine that are known already; the others are measured when engines start.
         limits: What clients may ask.
         access: Who may ask.
-        keep: Takes events of the desk for a journal.
+        journal: Folder to keep one in.
         console: Whether it has a console.
     """
 
@@ -68,7 +69,7 @@ class LanguageServer:
         costs: Mapping[str, StepCost] | None = None,
         limits: Limits | None = None,
         access: Access | None = None,
-        keep: Keep | None = None,
+        journal: Path | None = None,
         console: bool = False,
     ) -> None:
         self.language = language
@@ -81,7 +82,8 @@ class LanguageServer:
         self._clock = Clock()
         self._front = LanguageFront(language, self._limits, self._clock, access)
         self._console = LanguageConsole(self._front) if console else None
-        self._keep = keep
+        self._journal_folder = journal
+        self._journal: LanguageJournalWriter | None = None
         self._names = list(language.engines)
         self._slots = SharedSlots(*self._slot_sizes())
         self._processes = [
@@ -174,6 +176,8 @@ class LanguageServer:
         Raises:
             InputError: The port is taken, or the model does not load on an engine.
         """
+        if self._journal_folder is not None:
+            refuse_used(self._journal_folder)
         self._http = HttpServer(self._front, self._limits)
         self._listener = await open_listener(self._http, self._host, self._port)
         self._port = self._listener.sockets[0].getsockname()[1]
@@ -186,10 +190,13 @@ class LanguageServer:
             tables = lower(self.language, self._costs)
             state = fresh(tables, self.language.max_sequences)
             await asyncio.to_thread(warm_desk, tables)
+            if self._journal_folder is not None:
+                folder = self._journal_folder
+                self._journal = LanguageJournalWriter(folder, self.language, self._costs, tables, state)
         except BaseException:
             await self._close()
             raise
-        self._metrics = LanguageMetrics(state, self._names, self._keep)
+        self._metrics = LanguageMetrics(state, self._names, self._journal)
         for index, process in enumerate(self._processes):
             self._metrics.started(index, process.starts)
         observer = self._metrics if self._console is None else self._console.observed(self._metrics)
@@ -200,7 +207,11 @@ class LanguageServer:
             self._console.start(self, self._clock)
 
     async def stop(self) -> None:
-        """Admit nothing more, let what is inside end, cut off the rest, close everything."""
+        """Admit nothing more, let what is inside end, cut off the rest, close everything.
+
+        Raises:
+            InputError: The journal could not be written; everything else is closed.
+        """
         self._is_stopping = True
         if self._console is not None:
             self._console.stop()
@@ -314,9 +325,13 @@ class LanguageServer:
     async def _look_after(self) -> None:
         """End engines that hang: everything else follows from their end."""
         loop = asyncio.get_running_loop()
+        flushed_s = loop.time()
         while True:
             await asyncio.wait((loop.create_future(),), timeout=WATCH_S)
             assert self._shell is not None
+            if self._journal is not None and loop.time() - flushed_s > FLUSH_S:
+                flushed_s = loop.time()
+                self._journal.flush()
             for index, process in enumerate(self._processes):
                 if self._is_up[index] and self._shell.is_late(index, LATE_NS):
                     log.error("engine '%s' hangs and is ended", self._names[index])
@@ -347,6 +362,9 @@ class LanguageServer:
         for process in self._processes:
             process.close()
         self._slots.close()
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            await asyncio.to_thread(journal.close)
 
 
 def _cost(ready: m.Ready) -> StepCost:
