@@ -87,9 +87,9 @@ def _load(client: Path, target: Target, request: Path, clients: int, seconds: fl
 
 
 @contextlib.contextmanager
-def ours(pipeline: Path) -> Iterator[Target]:
+def ours(pipeline: Path, *options: str) -> Iterator[Target]:
     """`loadslice serve` as a user starts it."""
-    command = [sys.executable, "-m", "loadslice", "serve", pipeline.name, "--http", "0"]
+    command = [sys.executable, "-m", "loadslice", "serve", pipeline.name, "--http", "0", *options]
     with _started("loadslice", command, pipeline.parent, {}) as process:
         assert process.stdout is not None
         words = process.stdout.readline().split()

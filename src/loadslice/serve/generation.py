@@ -16,6 +16,7 @@ from loadslice.policy import columns as c
 from loadslice.policy.tables import State, Tables, fresh, lower, rule_sources
 from loadslice.serve.admission import Admission
 from loadslice.serve.clock import Clock
+from loadslice.serve.console.recent import Recent
 from loadslice.serve.datatypes import name_of
 from loadslice.serve.degraded import DegradedReplies, load_degraded
 from loadslice.serve.engines import JOIN_TIMEOUT_S, Engines
@@ -81,6 +82,7 @@ class Generation:
         rollout: Looks on where a canary serves under its eyes.
         switches: Of faults that a drill may order.
         witnesses: Told of each request that has ended.
+        recent: Keeps the last of them for a console; told without looking at the clock, which it needs not.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Generation:
         rollout: "Rollout | None" = None,
         switches: Switches | None = None,
         witnesses: Sequence[Witness] = (),
+        recent: Recent | None = None,
     ) -> None:
         self.number = number
         self.serving = serving
@@ -110,6 +113,7 @@ class Generation:
         self._rollout = rollout
         self._switches = switches
         self._witnesses = witnesses
+        self._recent = recent
         self._stages: list[LoadedStage] = []
         self._inline: dict[int, int] = {}
         self._outputs: list[dict[str, Any]] = []
@@ -299,6 +303,9 @@ class Generation:
 
     def _record(self, request: Request) -> None:
         self._recorded += 1
+        recent = self._recent
+        if recent is not None and (recent.room or request.outcome is not Outcome.COMPLETED or request.id is not None):
+            recent.ended(self.pipeline, request)
         for witness in self._witnesses:
             witness.ended(self.pipeline, request, self._clock.now_ns())
         if self._unrecorded is not None and not self._unrecorded.done():

@@ -104,7 +104,7 @@ class Server:
         self._port = port
         self._journal_folder = journal
         self._limits = limits or Limits()
-        self._witnesses: Sequence[Witness] = witnesses
+        self._witnesses = witnesses
         self._clock = Clock(dilation(pipeline))
         self._front = Front(pipeline.pipeline, self._limits, self._clock, self._guard.access)
         self._switches = Switches(list(pipeline.engines)) if self._guard.drills else None
@@ -127,8 +127,6 @@ class Server:
                 witness.administer(self._administration.admin)
         self._administration.route(self._admin_front)
         self._console = PipelineConsole(self._admin_front, self._guard.access) if console else None
-        if self._console is not None:
-            self._witnesses = (*witnesses, self._console.recent)
         self._stable = Serving(pipeline, folder, latency, version, probation)
         self._generation = self._next(1, self._stable if self._rollout is None else self._rollout.first(self._stable))
         self._source = source
@@ -304,6 +302,7 @@ class Server:
             switches=self._switches,
             rollout=self._rollout,
             witnesses=self._witnesses,
+            recent=None if self._console is None else self._console.recent,
         )
 
     async def _retire(self, old: Generation) -> None:

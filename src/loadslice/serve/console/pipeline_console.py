@@ -1,12 +1,13 @@
 """The console of a pipeline's server: its paths on a front, and what it looks at."""
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from loadslice.serve.access import Access
 from loadslice.serve.clock import Clock
 from loadslice.serve.console.desk import PATHS, ConsoleDesk
 from loadslice.serve.console.pipeline_view import PipelineView
-from loadslice.serve.console.recent import Recent
+from loadslice.serve.console.recent import LOOKED_AT, REFILL_S, Recent
 from loadslice.serve.front import Call, Front
 from loadslice.serve.reply import Reply
 
@@ -26,16 +27,24 @@ class PipelineConsole:
         self.recent = Recent()
         """Is to be told of each request that has ended."""
         self.desk = ConsoleDesk(access)
+        self._refill: asyncio.TimerHandle | None = None
         for path in PATHS:
             front.routes[path] = {"GET": self._answer}
 
     def start(self, server: "Server", clock: Clock) -> None:
         """Look at it from now on, once per second; on the loop."""
         self.desk.start(PipelineView(server, clock, self.recent))
+        self._make_room()
 
     def stop(self) -> None:
         """Look no more."""
         self.desk.stop()
+        if self._refill is not None:
+            self._refill.cancel()
+
+    def _make_room(self) -> None:
+        self.recent.room = LOOKED_AT
+        self._refill = asyncio.get_running_loop().call_later(REFILL_S, self._make_room)
 
     async def _answer(self, call: Call) -> Reply:
         return self.desk.answer(call.head)

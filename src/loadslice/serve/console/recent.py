@@ -1,9 +1,10 @@
 """The last requests, each with its way through the stages, in bounded rings.
 
-Keeping one costs a microsecond, which a server of tiny models would feel if it kept all of them. So of those that
-completed in the usual time and carry no id that anybody could ask for, only some of each second are kept; those that
-did not complete, took longer than all but a hundredth of the last minute's, or have an id, are kept in rings of their
-own, where the ordinary ones cannot push them out. What is kept has no tensors.
+Looking at one costs half a microsecond and keeping it another, which a server of tiny models would feel if it did so
+with all of them. So of requests that completed and carry no id that anybody could ask for, the first `LOOKED_AT` of
+each tenth of a second are looked at, and some of those are kept; whoever hands them in looks at `Recent.room` first.
+Those that did not complete, took longer than all but a hundredth of the last minute's, or have an id, are kept in rings
+of their own, where the ordinary ones cannot push them out. What is kept has no tensors.
 """
 
 from array import array
@@ -21,8 +22,8 @@ NOTABLE_MAX, NAMED_MAX, ORDINARY_MAX = 256, 512, 128
 ORDINARY_PER_TURN = 16
 """Of the others, between two calls of `Recent.turn`."""
 
-TOOK_MAX = 65_536
-"""Times kept between two turns; at more requests than that a second, the rest of the second counts as the first."""
+LOOKED_AT, REFILL_S = 200, 0.1
+"""Completed requests without an id that are looked at in each such time: up to 2,000 a second, all are."""
 
 LISTED_MAX = 40
 NEVER_NS = 2**62
@@ -53,41 +54,53 @@ class Kept(NamedTuple):
 
 
 class Recent:
-    """Told of each request that has ended; see `loadslice.serve.logs.Witness`."""
+    """Told of each request that has ended and been replied to."""
+
+    __slots__ = ("_named", "_notable", "_ordinary", "_ordinary_room", "_took_ns", "room", "slow_ns")
 
     def __init__(self) -> None:
         self.slow_ns = NEVER_NS
         """From here on a completed request calls for a look."""
+        self.room = LOOKED_AT
+        """Completed requests without an id that are still wanted; set anew every `REFILL_S`."""
         self._took_ns = array("q")
-        self._room = ORDINARY_PER_TURN
+        self._ordinary_room = ORDINARY_PER_TURN
         self._notable: deque[Kept] = deque(maxlen=NOTABLE_MAX)
         self._named: deque[Kept] = deque(maxlen=NAMED_MAX)
         self._ordinary: deque[Kept] = deque(maxlen=ORDINARY_MAX)
 
-    def ended(self, pipeline: Pipeline, request: Request, now_ns: int) -> None:
-        """See `loadslice.serve.logs.Witness.ended`."""
-        if request.outcome is not _COMPLETED:
+    def ended(self, pipeline: Pipeline, request: Request) -> None:
+        """A request has ended: of those that completed and have no id, only as many as there is room for.
+
+        Args:
+            pipeline: That served it.
+            request: With its passages.
+        """
+        end_ns = request.end_ns
+        if request.outcome is not _COMPLETED or end_ns is None:
             self._notable.append(_kept(pipeline, request))
             return
-        took_ns = (request.end_ns or now_ns) - request.received_ns
-        self._took_ns.append(took_ns)
+        took_ns = end_ns - request.received_ns
+        if self.room:
+            self.room -= 1
+            self._took_ns.append(took_ns)
         if took_ns >= self.slow_ns:
             self._notable.append(_kept(pipeline, request))
         elif request.id is not None:
             self._named.append(_kept(pipeline, request))
-        elif self._room:
-            self._room -= 1
+        elif self._ordinary_room:
+            self._ordinary_room -= 1
             self._ordinary.append(_kept(pipeline, request))
 
     def turn(self) -> "array[int]":
         """Begin another second.
 
         Returns:
-            How long each request took that completed in the last one, ns.
+            How long those took that completed in the last one and were looked at, ns.
         """
-        self._room = ORDINARY_PER_TURN
+        self._ordinary_room = ORDINARY_PER_TURN
         took_ns, self._took_ns = self._took_ns, array("q")
-        return took_ns[:TOOK_MAX]
+        return took_ns
 
     def find(self, name: str) -> Kept | None:
         """The last request kept that has this id, or this number."""

@@ -1,7 +1,15 @@
 import numpy as np
 import pytest
 
-from loadslice.serve.console.recent import LISTED_MAX, NAMED_MAX, NOTABLE_MAX, ORDINARY_PER_TURN, Recent, told
+from loadslice.serve.console.recent import (
+    LISTED_MAX,
+    LOOKED_AT,
+    NAMED_MAX,
+    NOTABLE_MAX,
+    ORDINARY_PER_TURN,
+    Recent,
+    told,
+)
 from loadslice.serve.request import Passage, Request
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import Engine, Pipeline, Stage
@@ -44,34 +52,44 @@ def recent() -> Recent:
 
 
 def test_of_ordinary_requests_only_some_of_each_second_are_kept(recent: Recent) -> None:
-    for tag in range(1000):
-        recent.ended(PIPELINE, request(tag), 0)
+    for tag in range(LOOKED_AT):
+        assert recent.room > 0
+        recent.ended(PIPELINE, request(tag))
+    assert recent.room == 0
     assert len(recent.last(notable=False)) == ORDINARY_PER_TURN
-    assert len(recent.turn()) == 1000
+    assert len(recent.turn()) == LOOKED_AT
     assert len(recent.turn()) == 0
-    recent.ended(PIPELINE, request(5000), 0)
+    recent.ended(PIPELINE, request(5000))
     assert recent.last(notable=False)[0].tag == 5000
 
 
 def test_what_failed_is_not_pushed_out_by_what_went_well(recent: Recent) -> None:
-    recent.ended(PIPELINE, request(1, outcome=Outcome.EXPIRED), 0)
+    recent.ended(PIPELINE, request(1, outcome=Outcome.EXPIRED))
     for tag in range(2, 3000):
-        recent.ended(PIPELINE, request(tag, name=f"r{tag}"), 0)
+        recent.ended(PIPELINE, request(tag, name=f"r{tag}"))
     assert recent.find("1") is not None
     assert recent.find("r2999") is not None
     assert recent.find(f"r{2999 - NAMED_MAX}") is None
 
 
+def test_without_room_those_with_an_id_and_those_that_failed_are_kept_still(recent: Recent) -> None:
+    recent.room = 0
+    recent.ended(PIPELINE, request(1, name="named"))
+    recent.ended(PIPELINE, request(2, outcome=Outcome.SHED))
+    assert [one.tag for one in recent.last(notable=False)] == [2, 1]
+    assert len(recent.turn()) == 0
+
+
 def test_what_took_longer_than_usual_calls_for_a_look(recent: Recent) -> None:
     recent.slow_ns = 500
-    recent.ended(PIPELINE, request(1, took_ns=499), 0)
-    recent.ended(PIPELINE, request(2, took_ns=500), 0)
+    recent.ended(PIPELINE, request(1, took_ns=499))
+    recent.ended(PIPELINE, request(2, took_ns=500))
     assert [one.tag for one in recent.last(notable=True)] == [2]
 
 
 def test_the_rings_are_bounded_and_hold_no_tensors(recent: Recent) -> None:
     for tag in range(3 * NOTABLE_MAX):
-        recent.ended(PIPELINE, request(tag, outcome=Outcome.FAILED), 0)
+        recent.ended(PIPELINE, request(tag, outcome=Outcome.FAILED))
     assert recent.find("0") is None
     assert recent.find(str(3 * NOTABLE_MAX - 1)) is not None
     listed = recent.last(notable=True)
@@ -81,7 +99,7 @@ def test_the_rings_are_bounded_and_hold_no_tensors(recent: Recent) -> None:
 
 
 def test_the_story_tells_each_stage(recent: Recent) -> None:
-    recent.ended(PIPELINE, request(7, took_ns=2_000_000, outcome=Outcome.EXPIRED, name="<b>id</b>"), 0)
+    recent.ended(PIPELINE, request(7, took_ns=2_000_000, outcome=Outcome.EXPIRED, name="<b>id</b>"))
     kept = recent.find("<b>id</b>")
     assert kept is not None
     story = told(kept)
@@ -93,5 +111,5 @@ def test_the_story_tells_each_stage(recent: Recent) -> None:
 
 @pytest.mark.parametrize("name", ["", "-1", "1e3", "9" * 40, "\u0663", "x" * 10_000])
 def test_a_name_that_nobody_has_finds_nothing(recent: Recent, name: str) -> None:
-    recent.ended(PIPELINE, request(3), 0)
+    recent.ended(PIPELINE, request(3))
     assert recent.find(name) is None

@@ -1,0 +1,213 @@
+"""What the console costs a server: by parts, in processor time, and whole, off and on and looked at, by turns.
+
+The whole is a ratio of two loaded servers, and on a machine that is not quiet such a ratio wanders by more than the
+hundredth that is asked about; the parts are processor time of one thread and hold anywhere. `share_by_parts` adds them
+up for a server of a tiny model at the rate that it reached in this run, with `VIEWERS` looking on.
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import msgspec
+import numpy as np
+
+from benchmarks import Figures, load_average_1m, serve_models
+from benchmarks.serve_targets import Asked, build_client, ours
+from benchmarks.serve_targets import ask as load
+from loadslice.app.output import emit, json_option, keep, out_option
+from loadslice.serve.clock import Clock
+from loadslice.serve.console.history import POINTS_MAX
+from loadslice.serve.console.pipeline_view import PipelineView
+from loadslice.serve.console.recent import LOOKED_AT, Recent
+from loadslice.serve.generation import Generation, Serving
+from loadslice.serve.limits import Limits
+from loadslice.serve.request import Passage, Request
+from loadslice.serve.server import Server
+from loadslice.spec import pipeline as pipelines
+from loadslice.spec.outcome import Outcome, Reason
+from loadslice.spec.work import Work
+
+VIEWERS = 8
+CLIENTS = 64
+TURNS = 50
+REQUESTS = 10_000
+"""Of one second."""
+WAYS = {"off": (), "on": ("--console",), "seen": ("--console",)}
+
+
+def run(rounds: int = 5, seconds: float = 4.0) -> Figures:
+    """Measure everything.
+
+    Args:
+        rounds: Each way of serving is loaded, by turns.
+        seconds: For each time.
+
+    Returns:
+        Medians. ``_cpu_us``: of the server per request; ``_x_off``: times the server without a console, of the same
+        round, median of rounds.
+    """
+    figures: Figures = {"load_average_1m_before": load_average_1m(), "viewers": VIEWERS}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        serve_models.write(folder)
+        figures |= parts(folder)
+        figures |= whole(folder, rounds, seconds)
+    rate_per_s = figures["off_requests_per_s"]
+    spent_us_per_s = (
+        rate_per_s * figures["request_us"]
+        + 1e3 * (figures["engines64_second_ms"] + figures["engines64_document_ms"])
+        + VIEWERS * figures["answer_us"]
+    )
+    figures["share_by_parts"] = spent_us_per_s / (rate_per_s * figures["off_cpu_us"])
+    figures["load_average_1m_after"] = load_average_1m()
+    return figures
+
+
+def parts(folder: Path) -> Figures:
+    """Processor time of what the console does, with 64 engines, at `REQUESTS` a second."""
+    pipeline = pipelines.load(folder / "many.yaml")
+    recent, clock, limits = Recent(), Clock(), Limits()
+    view = PipelineView(Server(pipeline, folder), clock, recent)
+    serving = Serving(pipeline, folder)
+    plain = Generation(1, serving, limits, clock)
+    watched = Generation(1, serving, limits, clock, recent=recent)
+    asked = _request()
+
+    def all_of_a_second(generation: Generation) -> float:
+        record = generation._record  # noqa: SLF001 - what the front calls once it is open
+        began_s = time.thread_time()
+        for number in range(REQUESTS):
+            if number % (REQUESTS // 10) == 0:
+                recent.room = LOOKED_AT
+            record(asked)
+        return time.thread_time() - began_s
+
+    requests_s, seconds_s = [], []
+    for _ in range(TURNS):
+        requests_s.append(all_of_a_second(watched) - all_of_a_second(plain))
+        seconds_s.append(_spent_s(view.turn))
+    for _ in range(POINTS_MAX):
+        view.turn()
+    return {
+        "request_us": 1e6 * statistics.median(requests_s) / REQUESTS,
+        "engines64_second_ms": 1e3 * statistics.median(seconds_s),
+        "engines64_document_ms": 1e3 * _median_s(lambda: view.document(view.number - 1)),
+        "engines64_first_document_ms": 1e3 * _median_s(lambda: view.document(0)),
+        "engines64_first_document_bytes": len(msgspec.json.encode(view.document(0))),
+    }
+
+
+def _median_s(work: Callable[[], object]) -> float:
+    return statistics.median(_spent_s(work) for _ in range(TURNS))
+
+
+def _spent_s(work: Callable[[], object]) -> float:
+    began_s = time.thread_time()
+    work()
+    return time.thread_time() - began_s
+
+
+def _request() -> Request:
+    passage = Passage(0, 0, Reason.PREFERRED, 0, 1, 10, started_ns=20, copy_ns=5, compute_ns=7)
+    return Request(
+        Work({"x": np.zeros((1, 4), np.float32)}),
+        bucket=0,
+        priority=1,
+        deadline_ns=10**9,
+        source=None,
+        source_index=0,
+        precision=0,
+        id=None,
+        input=None,
+        received_ns=0,
+        done=lambda _: None,
+        outcome=Outcome.COMPLETED,
+        stage=0,
+        end_ns=10**6,
+        passages=[passage],
+    )
+
+
+def whole(folder: Path, rounds: int, seconds: float) -> Figures:
+    """Servers without a console, with one, and with one that is looked at."""
+    client = build_client(folder)
+    wire = folder / "mlp.request"
+    wire.write_bytes(serve_models.request("mlp", (1, serve_models.WIDTH)))
+    found: dict[str, list[Asked]] = {way: [] for way in WAYS}
+    answers_us: list[float] = []
+    for number in range(rounds):
+        ways = list(WAYS) if number % 2 == 0 else list(WAYS)[::-1]
+        for way in ways:
+            with ours(folder / "mlp.yaml", *WAYS[way]) as target:
+                if way == "on":
+                    answers_us.append(_answer_us(target.port, target.cpu_s))
+                stop = threading.Event()
+                viewers = [
+                    threading.Thread(target=_look, args=(target.port, stop))
+                    for _ in range(VIEWERS if way == "seen" else 0)
+                ]
+                for viewer in viewers:
+                    viewer.start()
+                found[way].append(load(client, target, wire, CLIENTS, seconds))
+                stop.set()
+                for viewer in viewers:
+                    viewer.join()
+    figures: Figures = {"answer_us": statistics.median(answers_us)}
+    for way, asked in found.items():
+        figures[f"{way}_requests_per_s"] = statistics.median(one.requests_per_s for one in asked)
+        figures[f"{way}_cpu_us"] = statistics.median(one.cpu_us for one in asked)
+    for way in ("on", "seen"):
+        pairs = list(zip(found[way], found["off"], strict=True))
+        figures[f"{way}_cpu_x_off"] = statistics.median(one.cpu_us / off.cpu_us for one, off in pairs)
+        figures[f"{way}_requests_x_off"] = statistics.median(
+            one.requests_per_s / off.requests_per_s for one, off in pairs
+        )
+    return figures
+
+
+def _answer_us(port: int, cpu_s: Callable[[], float]) -> float:
+    """Processor time of the server for one answer of its data, several times a second, below the limit."""
+    count, began_s, before_s = 0, time.monotonic(), cpu_s()
+    while time.monotonic() - began_s < 3:
+        _get(port, count)
+        count += 1
+        time.sleep(0.02)
+    return 1e6 * (cpu_s() - before_s) / count
+
+
+def _look(port: int, stop: threading.Event) -> None:
+    """A page that is open."""
+    seen = 0
+    while not stop.is_set():
+        seen = int(_get(port, seen)["number"])
+        stop.wait(1.0)
+
+
+def _get(port: int, since: int) -> dict[str, object]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/console/data?since={since}", timeout=10) as reply:
+        found: dict[str, object] = json.loads(reply.read())
+    return found
+
+
+@click.command(epilog="Example: python -m benchmarks.console_bench --rounds 5")
+@click.option("--rounds", type=click.IntRange(1, 100), default=5, show_default=True, help="Ways, by turns.")
+@click.option("--seconds", type=click.FloatRange(0.5, 600), default=4.0, show_default=True, help="Of load, each.")
+@json_option
+@out_option
+def command(rounds: int, seconds: float, as_json: bool, out: Path | None) -> None:
+    """Print what the console costs."""
+    figures = run(rounds, seconds)
+    keep(figures, out, "console.json")
+    emit(figures, as_json=as_json, text=lambda: [f"{key:<34} {value:,.4g}" for key, value in figures.items()])
+
+
+if __name__ == "__main__":
+    sys.exit(command())
