@@ -352,3 +352,26 @@ def test_a_queue_that_grows_behind_a_slow_engine_is_seen_on_the_live_server(file
     assert "avalanche" not in well
     assert slow["queue-growth"]["figures"]["engine"] == "host"
     assert slow["queue-growth"]["basis"] == "measured"
+
+
+INPUTS = """
+
+def samples():
+    from loadslice.spec.work import Sample
+
+    return [Sample(f"x{n}", "", b"", tensors={"x": np.full((1, 1), n / 12, np.float32)}) for n in range(VALUES)]
+"""
+
+
+@pytest.mark.parametrize(("values", "code", "words"), [(12, 0, "an alarm after"), (1, 3, "not applicable: no number")])
+def test_the_drill_of_drift_on_a_pipeline_of_ones_own(files, tmp_path, capsys, values, code, words) -> None:
+    path = files()
+    path.write_text(path.read_text() + "inputs: watched:samples\n")
+    (tmp_path / "watched.py").write_text(STAGES + INPUTS.replace("VALUES", str(values)))
+    assert loadslice(["drill", "drift", "--pipeline", str(path), "--json", "--out", str(tmp_path / "d")]) == code
+    (one,) = json.loads((tmp_path / "d/drills.json").read_bytes())["drills"]
+    assert one["held"] is (True if code == 0 else None)
+    assert words in one["figure"]
+    if code == 0:
+        assert one["figures"]["alarm_samples"] >= one["figures"]["minimum"]
+        assert one["figures"]["early_alarms"] == 0

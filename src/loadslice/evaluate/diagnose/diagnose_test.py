@@ -135,6 +135,22 @@ def test_an_idle_engine_waits_for_a_full_one_or_for_load(tmp_path) -> None:
     assert behind.confidence == "high"
 
 
+def test_a_reserve_is_idle_because_the_other_engine_is_preferred(tmp_path) -> None:
+    pipeline = check(
+        Pipeline(
+            version=1, pipeline="reserve", max_requests=20_000,
+            engines={name: Engine(backend="twin", queue=Queue(limit=1000)) for name in ("a", "b")},
+            stages=[Stage(name="work", variant="v", engines=["a", "b"], prefer="fastest")],
+        ),
+        "test",
+    )  # fmt: skip
+    table = times(("v", "a", 1, 50.0), ("v", "b", 1, 90.0))
+    findings, _, _ = found(tmp_path, pipeline, table, poisson(12, SPAN_S))
+    one = findings["low-utilisation"]
+    assert one.figures["engine"] == "b"
+    assert "'a' is preferred" in one.cause
+
+
 def test_an_emulated_gpu_whose_box_allows_less_than_it_draws_is_at_a_power_wall(tmp_path) -> None:
     pipeline = one_engine(device="nvidia-l4", active_w=72.0, idle_w=16.0)
     _, _, evidence = found(tmp_path, pipeline)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 
 from loadslice.evaluate.diagnose.evidence import Evidence, Floats, NotSeenError, Timeline
 from loadslice.evaluate.diagnose.rule import Rule
@@ -94,17 +95,19 @@ def _of(line: Timeline, engine: int, evidence: Evidence) -> Finding | None:
     )  # fmt: skip
 
 
-def _ratio(values: Floats, inside: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float | None:
-    """Mean in a stretch over the median of the rest; ``None``: one of them is unknown or nothing."""
-    within, rest = values[inside], values[~inside]
-    within, rest = within[np.isfinite(within)], rest[np.isfinite(rest)]
+def _ratio(values: Floats, inside: npt.NDArray[np.bool_]) -> float | None:
+    """Mean in a stretch over what was usual before it, or around it where too little was before; ``None``: unknown."""
+    before = values[: int(inside.argmax())]
+    rest = before if len(before) >= BINS_MIN else values[~inside]
+    within, rest = values[inside], rest[np.isfinite(rest)]
+    within = within[np.isfinite(within)]
     usual = float(np.median(rest)) if len(rest) else 0.0
     return float(within.mean()) / usual if len(within) and usual > 0 else None
 
 
 def _why(slower: float | None, faster: float | None, busy: float | None) -> tuple[str, str, Confidence]:
     is_slow, is_more = slower is not None and slower >= SLOWER, faster is not None and faster >= FASTER
-    if is_slow and not is_more:
+    if is_slow and not is_more and faster is not None:
         return (
             "the engine became slower while no more arrived",
             (
@@ -124,9 +127,11 @@ def _why(slower: float | None, faster: float | None, busy: float | None) -> tupl
             ),
             "high",
         )
-    if is_slow and is_more:
+    if is_slow:
         return (
-            "more arrived and the engine became slower: either leads to the other",
+            "the engine became slower, and how much more arrived is not known"
+            if faster is None
+            else "more arrived and the engine became slower: either leads to the other",
             "find out which came first with a shorter journal; deadlines and a retry budget keep both bounded",
             "low",
         )

@@ -24,11 +24,21 @@ def _look(evidence: Evidence) -> Iterable[Finding]:
             yield _finding(one, [other for other in evidence.engines if other.name != one.name], evidence)
 
 
+def _preferred(name: str, evidence: Evidence) -> str | None:
+    """Another engine that serves more of the stages that this one could serve; ``None``: there is none."""
+    own = {seen.stage: seen.requests for seen in evidence.stages if seen.engine == name}
+    served: dict[str, int] = {}
+    for seen in evidence.stages:
+        if seen.engine != name and seen.requests > own.get(seen.stage, seen.requests):
+            served[seen.engine] = served.get(seen.engine, 0) + seen.requests
+    return max(served, key=lambda engine: served[engine], default=None)
+
+
 def _finding(one: EngineSeen, others: list[EngineSeen], evidence: Evidence) -> Finding:
     busiest = max(others, key=lambda other: other.utilisation, default=None)
     rows = "" if one.rows_mean is None else f", {one.rows_mean:.1f} rows a batch"
     size = "" if one.batch_size is None else f" of {one.batch_size}"
-    cause, remedy, confidence = _why(one, busiest)
+    cause, remedy, confidence = _why(one, busiest, _preferred(one.name, evidence))
     return Finding(
         rule=RULE.name,
         symptom=f"'{one.name}' is {one.utilisation:.0%} utilised",
@@ -44,7 +54,7 @@ def _finding(one: EngineSeen, others: list[EngineSeen], evidence: Evidence) -> F
     )  # fmt: skip
 
 
-def _why(one: EngineSeen, busiest: EngineSeen | None) -> tuple[str, str, Confidence]:
+def _why(one: EngineSeen, busiest: EngineSeen | None, preferred: str | None) -> tuple[str, str, Confidence]:
     if busiest is not None and busiest.utilisation >= BUSY:
         return (
             f"it waits for '{busiest.name}', which is full",
@@ -52,6 +62,12 @@ def _why(one: EngineSeen, busiest: EngineSeen | None) -> tuple[str, str, Confide
                 f"move work from '{busiest.name}' to it (`engines:`, `failover`), or make that stage cheaper; a faster "
                 f"'{one.name}' changes nothing"
             ),
+            "high",
+        )
+    if preferred is not None:
+        return (
+            f"'{preferred}' is preferred for the stages that both may serve, and has room for them",
+            f"nothing is wrong while '{one.name}' is a reserve that costs nothing; otherwise leave it out",
             "high",
         )
     if one.batch_size is not None and one.rows_mean is not None and one.rows_mean < SMALL * one.batch_size:
