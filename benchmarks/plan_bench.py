@@ -1,7 +1,7 @@
 """How fast fleets are found: the exact mix of 10 device types over 24 hours, and 1,000 fleets on a million requests.
 
 All of it is synthetic. The thousand fleets are every mix of up to nine engines of three types; what is simulated, what
-a bound settles and what a simulated fleet settles is counted apart.
+a bound settles, what a simulated fleet settles and what a sample of the traffic settles is counted apart.
 """
 
 import itertools
@@ -50,10 +50,13 @@ def run() -> dict[str, Any]:
     problem, judge = specimen.judged(trace)
     fleets = [np.array(counts, np.int64) for counts in itertools.product(range(10), repeat=3)]
     began = time.perf_counter()
+    began_cpu = time.process_time()
     least = sweep(problem, fleets, local(judge, cores()), front=False)
-    cheapest_s = time.perf_counter() - began
+    cheapest_s, cheapest_cpu_s = time.perf_counter() - began, time.process_time() - began_cpu
     began, began_cpu = time.perf_counter(), time.process_time()
-    swept = sweep(problem, fleets, local(judge, cores()))
+    part = judge.sample()
+    assert part is not None
+    swept = sweep(problem, fleets, local(judge, cores()), sample=local(part, cores()))
     sweep_s, sweep_cpu_s = time.perf_counter() - began, time.process_time() - began_cpu
     assert swept.cheapest is not None
     assert swept.cheapest == least.cheapest
@@ -61,6 +64,8 @@ def run() -> dict[str, Any]:
         "mix_10_types_24_hours_s_median": float(np.median(took_s)),
         "mix_10_types_24_hours_s_worst_of_10": max(took_s),
         "cheapest_of_1000_fleets_s": cheapest_s,
+        "cheapest_of_1000_fleets_cpu_s": cheapest_cpu_s,
+        "load_average_1m": os.getloadavg()[0],
         "cheapest_of_1000_simulated": len(least.verdicts),
         "cheapest_of_1000_bounded": least.bounded,
         "sweep_1000_fleets_s": sweep_s,
@@ -69,6 +74,9 @@ def run() -> dict[str, Any]:
         "sweep_bounded": swept.bounded,
         "sweep_smaller_than_one_that_failed": swept.smaller,
         "sweep_dearer_than_one_that_holds": swept.dearer,
+        "sweep_settled_by_sample": swept.estimated,
+        "sweep_sampled": swept.sampled,
+        "sweep_sample_error": swept.sample_error,
         "sweep_requests_simulated": swept.requests,
         "sweep_cheapest": " + ".join(
             f"{count} x {name}" for name, count in zip(problem.engines, fleets[swept.cheapest], strict=True) if count

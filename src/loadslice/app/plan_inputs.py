@@ -1,7 +1,7 @@
 """What `loadslice plan` is given, read and put together: offers, latency table, pipeline, traffic."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,7 +9,9 @@ import msgspec
 import polars as pl
 
 from loadslice.app.output import guests, say
-from loadslice.app.plan_model import LOCAL, Models, asked, single, together
+from loadslice.app.plan_model import LOCAL, Models, single, together
+from loadslice.app.plan_model import asked as asked_of
+from loadslice.app.plan_times import To, catalogued, figures, modelled_times, on_devices
 from loadslice.backends.probe import usable_cores
 from loadslice.graph import devices as catalogue
 from loadslice.spec import budget as budgets
@@ -19,9 +21,9 @@ from loadslice.spec import pipeline as pipeline_file
 from loadslice.spec import prices as price_file
 from loadslice.spec.budget import Budget
 from loadslice.spec.currency import same_currency
-from loadslice.spec.device import Device, power_curve, purchase_price, rent_per_hour
+from loadslice.spec.device import Device
 from loadslice.spec.errors import InputError
-from loadslice.spec.latency import Entry, LatencyTable
+from loadslice.spec.latency import LatencyTable
 from loadslice.spec.offers import Box, Offer, Offers
 from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.prices import Prices
@@ -43,6 +45,8 @@ class Given(NamedTuple):
     offers: Path | None
     prices: Path | None
     devices: Sequence[str]
+    shapes: Mapping[str, list[int]] = {}
+    """Of model inputs whose files leave them open, rows first."""
 
 
 class Read(NamedTuple):
@@ -76,36 +80,39 @@ def read(given: Given) -> Read:
     added = [_device(name, budget) for name in given.devices]
     warnings: list[str] = []
     frame = importing.load(given.trace).frame
-    path, pipeline, latency = _times(given, added)
+    path, pipeline, latency = _times(given, added, stated)
     if given.models.together:
         pipeline, latency = together(given.models, latency)
-        frame = asked(frame, given.models, warnings)
+        frame = asked_of(frame, given.models, warnings)
     offers = stated if stated is not None else _own(pipeline, latency, warnings)
     for device in added:
         offers = _with_device(offers, device, budget, warnings)
     offers = _precise(_allowed(offers, budget, warnings), pipeline, warnings)
     if prices is not None:
         offers = price_file.apply(prices, offers, budget.money.currency, str(given.prices))
+    offers = catalogued(offers, budget.money.currency)
     with guests():
         frame = with_inputs(frame, pipeline, path.parent)
     return Read(path.parent, pipeline, budget, latency, offers, prices, frame, warnings)
 
 
-def _times(given: Given, added: Sequence[Device]) -> tuple[Path, Pipeline, LatencyTable]:
+def _times(given: Given, added: Sequence[Device], stated: Offers | None) -> tuple[Path, Pipeline, LatencyTable]:
     """A pipeline and the times of its stages: of a table, else measured here, else modelled."""
     latency = latency_file.load(given.profile) if given.profile is not None else None
     if given.pipeline is not None:
-        pipeline = pipeline_file.load(given.pipeline)
+        path, pipelines = given.pipeline, [pipeline_file.load(given.pipeline)]
         if latency is None:
-            latency = _measured(given.pipeline, pipeline)
-        return given.pipeline, pipeline, _modelled(given.pipeline, pipeline, latency, added)
-    pipelines = [single(name, path) for name, path in given.models.paths.items()]
-    path = next(iter(given.models.paths.values())).parent / "pipeline.yaml"
-    devices = list(added)
+            latency = _measured(path, pipelines[0])
+    else:
+        path = next(iter(given.models.paths.values())).parent / "pipeline.yaml"
+        pipelines = [single(name, model) for name, model in given.models.paths.items()]
+    asked = [To(device.name, device) for device in added]
     if latency is None:
-        devices.append(_local())
+        asked.append(To(LOCAL, _local()))
+    timed = set() if latency is None else {entry.engine for entry in latency.entries}
+    asked += on_devices(stated, timed)
     for pipeline in pipelines:
-        latency = _modelled(path, pipeline, latency, devices)
+        latency = modelled_times(path, pipeline, latency, asked, given.shapes)
     assert latency is not None
     return path, pipelines[0], latency
 
@@ -162,7 +169,7 @@ def _own(pipeline: Pipeline, latency: LatencyTable, warnings: list[str]) -> Offe
             )
             continue
         device = catalogue.find(engine.device) if engine.device is not None else None
-        priced = None if device is None else _figures(device, "")
+        priced = None if device is None else figures(device, "", HOST)
         engines[name] = Offer(
             kind="npu" if device is None else device.kind,
             box=MACHINE,
@@ -206,29 +213,10 @@ def _device(name: str, budget: Budget) -> Device:
     return device
 
 
-def _figures(device: Device, currency: str) -> Offer:
-    """A device's price and power as an offer's."""
-    curve = power_curve(device)
-    bought = purchase_price(device, currency) if currency else None
-    rented = rent_per_hour(device, currency) if currency and bought is None else None
-    return Offer(
-        kind=device.kind,
-        box=HOST,
-        cards=1,
-        device=device.name,
-        price_purchase=None if bought is None else bought.value,
-        price_per_hour=None if rented is None else rented.value,
-        idle_w=None if curve is None else curve.idle_w,
-        active_w=None if curve is None else curve.active_w,
-        memory_bytes=None if device.memory_bytes is None else device.memory_bytes.value,
-        source=None if bought is None and rented is None else (bought or rented).source,  # type: ignore[union-attr]
-    )
-
-
 def _with_device(offers: Offers, device: Device, budget: Budget, warnings: list[str]) -> Offers:
     """A device of the catalogue offered as a card."""
     currency = budget.money.currency
-    offer = _figures(device, currency)
+    offer = figures(device, currency, HOST)
     if offer.price_purchase is None and offer.price_per_hour is None:
         others = sorted({price.currency for price in [*device.purchase_price, *device.rent_per_hour]})
         known = f"known in {', '.join(others)} only" if others else "nobody states one"
@@ -244,22 +232,6 @@ def _with_device(offers: Offers, device: Device, budget: Budget, warnings: list[
         )
     engines = {**offers.engines, device.name: msgspec.structs.replace(offer, box=host)}
     return offers_file.check(msgspec.structs.replace(offers, boxes=boxes, engines=engines), "--device")
-
-
-def _modelled(path: Path, pipeline: Pipeline, latency: LatencyTable | None, devices: Sequence[Device]) -> LatencyTable:
-    """The table with modelled times of the devices; what was measured stays."""
-    if not devices and latency is not None:
-        return latency
-    from loadslice.app.modelled import _Ask, _of_stage
-    from loadslice.profiles import calibration, modelled
-
-    found: list[Entry] = []
-    ask = _Ask(calibration.shipped(), {}, (1, 2, 4, 8), None, None)
-    for device in devices:
-        for stage in pipeline.stages:
-            if stage.model is not None:
-                found += list(_of_stage(path, stage, device.name, device, ask))
-    return modelled.with_modelled(latency, found)
 
 
 def _allowed(offers: Offers, budget: Budget, warnings: list[str]) -> Offers:

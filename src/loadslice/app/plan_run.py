@@ -29,7 +29,6 @@ from loadslice.spec.files import stamp, write_bytes
 from loadslice.spec.plan import Objective, Plan
 
 LEDGER, PAGE = "simulated.jsonl", "plan.html"
-MESSAGES_EVERY_S = 5.0
 
 
 class Asked(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from loadslice.app.plan_inputs import shown
 from loadslice.spec.plan import Plan, PlannedFleet
 
-NAME_WIDTH = 26
+NAME_WIDTH, LABEL_WIDTH = 12, 54
 
 
 def lines(plan: Plan) -> Iterator[str]:
@@ -37,8 +37,8 @@ def lines(plan: Plan) -> Iterator[str]:
 def _table(plan: Plan) -> Iterator[str]:
     years = max((cost.years for fleet in plan.fleets for cost in fleet.tco or []), default=0)
     yield (
-        f"{'fleet':<{NAME_WIDTH}} {'what':<34} {'kept':<5} {'p95 ms':>8} {'p99 ms':>8} {'errors':>7} {'energy J':>10} "
-        f"{plan.currency + '/h':>9} {f'{plan.currency}, {years} y':>12}"
+        f"{'fleet':<{NAME_WIDTH}} {'what':<{LABEL_WIDTH}} {'kept':<5} {'p95 ms':>8} {'p99 ms':>8} {'errors':>7} "
+        f"{'energy J':>10} {plan.currency + '/h':>9} {f'{plan.currency}, {years} y':>12}"
     )
     for fleet in plan.fleets:
         yield _row(fleet, plan, years)
@@ -55,11 +55,16 @@ def _row(fleet: PlannedFleet, plan: Plan, years: int) -> str:
     kept = {True: "yes", False: "no", None: "-"}[fleet.meets_slo]
     errors = "-" if fleet.error_rate is None else f"{fleet.error_rate:.2%}"
     mark = "*" if fleet.name == plan.recommended else "~" if fleet.name == plan.nearest else " "
+    name = "" if fleet.name == fleet.label else fleet.name
     return (
-        f"{mark}{fleet.name[: NAME_WIDTH - 1]:<{NAME_WIDTH - 1}} {fleet.label[:34]:<34} {kept:<5} "
+        f"{mark}{name[: NAME_WIDTH - 1]:<{NAME_WIDTH - 1}} {_short(fleet.label):<{LABEL_WIDTH}} {kept:<5} "
         f"{_ms(fleet.latency_ms.p95):>8} {_ms(fleet.latency_ms.p99):>8} {errors:>7} {shown(fleet.energy_j):>10} "
         f"{shown(fleet.cost_per_hour):>9} {_money(total):>12} {'' if fleet.basis == 'measured' else fleet.basis}"
     ).rstrip()
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= LABEL_WIDTH else f"{label[: LABEL_WIDTH - 3]}..."
 
 
 def _ms(value: float | None) -> str:
@@ -78,9 +83,11 @@ def _search(plan: Plan) -> Iterator[str]:
         yield (
             f"search     {claim}: {proof.solved} programs in {proof.solve_s:.2f} s, {proof.simulated} fleets "
             f"simulated ({proof.requests_simulated:,} requests), {proof.bounded} settled by a bound, "
-            f"{proof.dominated} by others, "
-            f"{proof.seconds:.1f} s"
+            f"{proof.dominated} by others, {proof.estimated} by a sample, {proof.seconds:.1f} s"
         )
+        if proof.front_tolerance is not None:
+            error = "" if proof.sample_error is None else f"; samples flattered by up to {proof.sample_error:.1%}"
+            yield f"front      in cost, P99 and energy, to {proof.front_tolerance:.0%}{error}"
         yield f"assumes    {'; '.join(proof.assumes)}"
     for one in plan.compared_with:
         saves = "" if one.saves_pct is None else f", {max(0.0, one.saves_pct):.1f} % more than the cheapest fleet found"

@@ -12,7 +12,7 @@ from loadslice.plan.checklist import checklist
 from loadslice.plan.confidence import confidence
 from loadslice.plan.decision.facts import Facts, gather
 from loadslice.plan.decision.scenario import kinds, scores
-from loadslice.plan.decision.settle import Cost, Settled, settle, total_cost
+from loadslice.plan.decision.settle import Cost, Settled, keeps, settle, total_cost
 from loadslice.plan.decision.tree import decide
 from loadslice.plan.money import wall
 from loadslice.plan.money.bill import bill
@@ -82,7 +82,7 @@ def complete(
         box_w=watts,
     )
     decision = decide(facts)
-    cost = _by_objective(plan, budget)
+    cost, note = _by_objective(plan, fleets, budget, held)
     settled = settle(decision, facts, fleets, cost)
     path = [*decision.path, *settled.steps, _scenario_step(fleets, budget, plan.load.span_s, settled)]
     recommended = next((fleet for fleet in fleets if fleet.name == settled.recommended), None)
@@ -102,7 +102,7 @@ def complete(
         checklist=checklist(
             fleets, facts, latency=latency, squeezes=squeezes, prices=prices, box_w=watts, runs_by=runs_by
         ),
-        warnings=list(dict.fromkeys([*plan.warnings, *_warnings(fleets, facts)])),
+        warnings=list(dict.fromkeys([*plan.warnings, *([note] if note else []), *_warnings(fleets, facts)])),
     )
 
 
@@ -164,15 +164,37 @@ def _smallest_box_w(fleets: Sequence[PlannedFleet], budget: Budget, prices: Pric
     return found
 
 
-def _by_objective(plan: Plan, budget: Budget) -> Cost:
-    """What is least for the best fleet."""
+def _by_objective(
+    plan: Plan, fleets: Sequence[PlannedFleet], budget: Budget, carries: Mapping[str, float]
+) -> tuple[Cost, str | None]:
+    """What is least for the best fleet, and what has to be said about it."""
     if plan.objective == "latency":
-        return lambda fleet: fleet.latency_ms.p99
+        return (lambda fleet: fleet.latency_ms.p99), None
     if plan.objective == "energy":
-        return lambda fleet: fleet.energy_j
+        return (lambda fleet: fleet.energy_j), None
     if plan.objective == "throughput":
-        return lambda fleet: None if not fleet.goodput_per_s else 1.0 / fleet.goodput_per_s
-    return total_cost(budget.money.horizon_years)
+        if carries:
+            return (lambda fleet: 1.0 / carries[fleet.name] if fleet.name in carries else None), None
+        return (lambda fleet: 1.0 / fleet.goodput_per_s if fleet.goodput_per_s else None), None
+    total = total_cost(budget.money.horizon_years)
+    kept = [fleet for fleet in fleets if keeps(fleet)]
+    if not kept or any(total(fleet) is not None for fleet in kept):
+        return total, None
+    if any(fleet.cost_per_hour is not None for fleet in kept):
+        # What is unknown is then hours, space or changes, never the price of a part.
+        return (
+            (lambda fleet: _known(fleet, budget.money.horizon_years) if fleet.cost_per_hour is not None else None),
+            "no fleet's total is known; they were compared by the parts of it that are.",
+        )
+    return (
+        (lambda fleet: float(sum(part.count for part in (*fleet.boxes.values(), *fleet.engines.values())))),
+        "no price is known; the fleet of the fewest machines and engines was taken for the cheapest.",
+    )
+
+
+def _known(fleet: PlannedFleet, years: int) -> float | None:
+    """Of the total over so many years, what is known."""
+    return next((one.at_least for one in fleet.tco or [] if one.years == years), None)
 
 
 def _scenario_step(fleets: Sequence[PlannedFleet], budget: Budget, span_s: float, settled: Settled) -> PathStep:

@@ -1,12 +1,18 @@
 """Many candidate fleets judged on one trace: in parallel, resumed where it was interrupted, none simulated in vain.
 
-Three ways to settle a candidate without simulating it, each counted and said:
+Four ways to settle a candidate without simulating it whole, each counted and said:
 
 - bounded: its engines have less time than the work takes in some bucket. Holds for every schedule.
 - dominated, smaller: it is inside a fleet that failed. Presumes that an engine more never breaks a promise.
 - dominated, dearer: a fleet that holds costs no more, and is within `WORTH` of the least P99 and the least energy that
   the candidate can have. Its least P99 is that of a simulated fleet which contains it (same presumption); its least
   energy is idle power plus the work on whichever of its engines uses least.
+- estimated: on long traffic every candidate is first simulated on a sample of it, all on the same. What it did there,
+  times the least ratio of whole over sample among the fleets that hold and were simulated both ways, is taken for the
+  least it can do on the whole; a fleet that holds, costs no more and is within `WORTH` of that settles it. Queues that
+  build up over hours are missing in a sample, so a crowded fleet is worse than its sample: that errs on the safe side.
+  The ratio falls as more is simulated; what it then no longer settles is simulated too. The cheapest fleet that holds
+  is never found by a sample: whatever is cheaper was simulated whole, or settled by one of the first two.
 
 Simulations run in threads: the kernels release the interpreter's lock, and one copy of the traffic serves them all.
 """
@@ -29,6 +35,9 @@ from loadslice.spec.simulation import LatencyMs
 
 WORTH = 0.05
 """A candidate that can be better by no more than this share is not worth a simulation."""
+
+ERROR_LEAST, KNOWN_LEAST = 0.005, 4
+"""What is taken off the least ratio of whole over sample, which is known from so many fleets on."""
 
 Judging = Callable[[Int64s, Int64s], Verdict | None]
 Job = tuple[int, Int64s, Int64s]
@@ -150,6 +159,13 @@ class Swept:
     bounded: int = 0
     smaller: int = 0
     dearer: int = 0
+    estimated: int = 0
+    """Settled by their sample."""
+    sampled: int = 0
+    """Candidates that were simulated on the sample."""
+    sample_error: float | None = None
+    """How far below the middle the least ratio of whole over sample was, P99 or energy, whichever is more; ``None``:
+    nothing was estimated."""
     requests: int = 0
 
     @property
@@ -165,6 +181,7 @@ def sweep(
     run: Runner,
     *,
     front: bool = True,
+    sample: Runner | None = None,
     tell: Callable[[int, int, int], None] = lambda *_: None,
 ) -> Swept:
     """Judge every candidate, by simulation or by what makes one superfluous.
@@ -174,13 +191,23 @@ def sweep(
         candidates: Engines of each type.
         run: From `local`, or from `sweep_ray.cluster`.
         front: What is best in P99 and energy is wanted too; otherwise the cheapest that holds settles all dearer ones.
-        tell: Called with how many are settled, of how many, and how many of those were simulated.
+        sample: Judges on a sample of the traffic (`Judge.sample`), for the front; ``None``: the traffic is short.
+        tell: Called with how many are settled, of how many, and how many of those were simulated whole.
     """
     course = _Course(problem, np.array(candidates, np.int64), front=front)
-    for number, verdict in run(course.wanted()):
-        course.learn(number, verdict)
-        settled = int(np.count_nonzero(course.settled))
-        tell(settled, len(candidates), len(course.swept.verdicts))
+    if front and sample is not None:
+        for number, verdict in sample(course.able()):
+            course.learn_sample(number, verdict)
+    while True:
+        before = len(course.swept.verdicts)
+        for number, verdict in run(course.wanted()):
+            course.learn(number, verdict)
+            tell(int(np.count_nonzero(course.settled)), len(candidates), len(course.swept.verdicts))
+        # What samples err by may have grown since a candidate was passed over.
+        if len(course.swept.verdicts) == before:
+            break
+    course.close()
+    tell(len(candidates), len(candidates), len(course.swept.verdicts))
     return course.swept
 
 
@@ -193,7 +220,7 @@ class _Course:
         self._boxes = [None if found is None else found[0] for found in standing]
         cost = np.array(
             [
-                np.inf if boxes is None or self._too_dear(fleet, boxes) else fixed_per_hour(problem, fleet, boxes)
+                np.inf if boxes is None or self._beyond(fleet, boxes) else fixed_per_hour(problem, fleet, boxes)
                 for fleet, boxes in zip(counts, self._boxes, strict=True)
             ]
         )
@@ -204,9 +231,13 @@ class _Course:
         self._least_j = self._least_energy_j()
         self._least_p99 = np.zeros(len(counts))
         self._by_cost = np.argsort(cost, kind="stable")
+        self._rough = np.full((len(counts), 2), np.nan)
+        """[N, 2] P99 and energy on the sample"""
 
-    def _too_dear(self, fleet: Int64s, boxes: Int64s) -> bool:
-        return purchase(self._problem, fleet, boxes) > self._problem.purchase_max + 1e-9
+    def _beyond(self, fleet: Int64s, boxes: Int64s) -> bool:
+        """More machines than there are, or more money than there is."""
+        problem = self._problem
+        return bool((boxes > problem.box_max).any()) or purchase(problem, fleet, boxes) > problem.purchase_max + 1e-9
 
     def _least_energy_j(self) -> Float64s:
         """[N] joules that no schedule on a fleet undercuts."""
@@ -224,12 +255,32 @@ class _Course:
         least: Float64s = idle_w * span_s + work_j
         return least
 
+    def able(self) -> Iterator[Job]:
+        """Candidates whose time suffices."""
+        for number in np.argsort(-self._counts.sum(axis=1), kind="stable"):
+            if self.settled[number]:
+                continue
+            if mixes.flow(self._problem, self._counts[number]) is None:
+                self._bound(int(number))
+                continue
+            boxes = self._boxes[number]
+            assert boxes is not None
+            yield int(number), self._counts[number], boxes
+
+    def learn_sample(self, number: int, verdict: Verdict | None) -> None:
+        """A candidate was simulated on the sample."""
+        if verdict is None or verdict.latency_ms.p99 is None:
+            return
+        self.swept.sampled += 1
+        self.swept.requests += verdict.requests
+        self._rough[number] = _pair(verdict)
+
     def wanted(self) -> Iterator[Job]:
         """Candidates to simulate, the ones that settle most first; asked for while others run."""
         for number in self._order():
-            if self.settled[number] or number in self._running:
+            if self.settled[number] or number in self._running or self._is_estimated(number):
                 continue
-            if mixes.flow(self._problem, self._counts[number]) is None:
+            if np.isnan(self._rough[number, 0]) and mixes.flow(self._problem, self._counts[number]) is None:
                 self._bound(number)
                 continue
             if self.settled[number]:
@@ -241,6 +292,9 @@ class _Course:
 
     def _order(self) -> Iterable[int]:
         """The largest fleet of each set of types, which says how good its like can be; then by cost."""
+        if self.swept.sampled:
+            yield from (int(number) for number in self._by_cost)
+            return
         size = self._counts.sum(axis=1)
         _, alike = np.unique(self._counts > 0, axis=0, return_inverse=True)
         for group in range(int(alike.max()) + 1 if self._front else 0):
@@ -271,6 +325,40 @@ class _Course:
             self.swept.smaller += self._settle(inside)
         self.swept.dearer += self._settle(self._dearer())
 
+    def _is_estimated(self, number: int) -> bool:
+        """A fleet that was simulated whole and holds is as good on the sample, and costs no more."""
+        holding = self._holding()
+        if np.isnan(self._rough[number, 0]) or len(holding) < KNOWN_LEAST:
+            return False
+        no_dearer = self.swept.cost_per_hour[holding] <= self.swept.cost_per_hour[number] + 1e-12
+        least = self._rough[number] * self._ratios(holding).min(axis=0) * (1 - ERROR_LEAST)
+        return bool((no_dearer & (least >= self._figures(holding) * (1 - WORTH)).all(axis=1)).any())
+
+    def _holding(self) -> list[int]:
+        """Fleets that hold, simulated whole and on the sample."""
+        return [
+            number
+            for number, verdict in self.swept.verdicts.items()
+            if verdict.holds and verdict.latency_ms.p99 is not None and not np.isnan(self._rough[number, 0])
+        ]
+
+    def _figures(self, numbers: list[int]) -> Float64s:
+        """[n, 2] P99 and energy of fleets that were simulated whole."""
+        return np.array([_pair(self.swept.verdicts[number]) for number in numbers], np.float64)
+
+    def _ratios(self, holding: list[int]) -> Float64s:
+        """[n, 2] whole over sample."""
+        ratios: Float64s = self._figures(holding) / self._rough[holding]
+        return ratios
+
+    def close(self) -> None:
+        """Nothing is left to simulate."""
+        self.swept.estimated = self._settle(np.ones(len(self._counts), bool))
+        holding = self._holding()
+        if self.swept.estimated and holding:
+            ratios = self._ratios(holding)
+            self.swept.sample_error = float((1 - ratios.min(axis=0) / np.median(ratios, axis=0)).max())
+
     def _settle(self, which: np.ndarray) -> int:
         new = which & ~self.settled
         new[list(self._running)] = False
@@ -290,3 +378,9 @@ class _Course:
             joules = verdict.energy_j if verdict.energy_j is not None else -np.inf
             worse |= dearer & slower & (self._least_j >= joules * (1 - WORTH))
         return worse
+
+
+def _pair(verdict: Verdict) -> tuple[float, float]:
+    """P99 and energy; where power is unknown, all use alike."""
+    assert verdict.latency_ms.p99 is not None
+    return verdict.latency_ms.p99, 1.0 if verdict.energy_j is None else verdict.energy_j

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,37 @@ def test_where_only_the_cheapest_is_wanted_all_dearer_ones_are_settled_by_it() -
     assert cheapest.cheapest == front.cheapest
     assert len(cheapest.verdicts) < len(front.verdicts) / 2
     assert len(cheapest.verdicts) + cheapest.bounded + cheapest.smaller + cheapest.dearer == len(fleets)
+
+
+def test_a_front_that_was_found_by_samples_is_within_the_tolerance_of_all_fleets() -> None:
+    draws = np.random.default_rng(5)
+    trace = pl.DataFrame({"arrival_s": np.cumsum(draws.exponential(1 / 600, 60_000))})
+    problem, judge = specimen.judged(trace)
+    fleets = [np.array(counts, np.int64) for counts in itertools.product(range(4), repeat=3)]
+    sample = judge.sample(share=0.2, least=1000)
+    assert sample is not None
+    swept = sweep(problem, fleets, local(judge, 2), sample=local(sample, 2))
+    settled = len(swept.verdicts) + swept.bounded + swept.smaller + swept.dearer + swept.estimated
+    assert settled == len(fleets)
+    assert swept.estimated > swept.sampled / 3
+    assert swept.sample_error is not None
+    found = [(swept.cost_per_hour[n], v.latency_ms.p99, v.energy_j) for n, v in swept.verdicts.items() if v.holds]
+    for number, counts in enumerate(fleets):
+        verdict = judge(counts, np.array([3])) if counts.any() else None
+        if verdict is None or not verdict.holds:
+            continue
+        own = swept.cost_per_hour[number], verdict.latency_ms.p99 / (1 - WORTH), verdict.energy_j / (1 - WORTH)
+        assert any(all(a <= b + 1e-9 for a, b in zip(one, own, strict=True)) for one in found), counts
+
+
+def test_more_machines_than_there_are_is_no_candidate() -> None:
+    problem, judge, fleets = case()
+    few = replace(problem, box_max=np.array([1]))
+    swept = sweep(few, fleets, local(judge, 2))
+    assert swept.verdicts
+    for number in swept.verdicts:
+        assert fleets[number] @ few.takes[:, 0] <= few.room[0, 0]
+        assert fleets[number] @ few.takes[:, 1] <= few.room[0, 1]
 
 
 def test_every_candidate_is_settled_once() -> None:

@@ -186,6 +186,13 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     requests_simulated: int
     seconds: float
     assumes: list[str]
+    estimated: int = 0
+    """Candidates settled by a sample of the traffic, on which a fleet that holds was no worse."""
+    front_tolerance: float | None = None
+    """No candidate betters a fleet of the front that costs no more by a larger share, in P99 and in energy at once;
+    ``None``: none was looked for."""
+    sample_error: float | None = None
+    """By how much samples were seen to flatter, at most; ``None``: nothing was estimated."""
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):

@@ -84,9 +84,12 @@ def settle(decision: Decision, facts: Facts, fleets: Sequence[PlannedFleet], cos
     return Settled(best.name, sentence, winner, (step,), codes, dearer, passed_over)
 
 
-def _order(fleet: PlannedFleet, cost: Cost) -> tuple[float, int, str]:
+def _order(fleet: PlannedFleet, cost: Cost) -> tuple[float, int, bool, int, str]:
+    """The cheapest first; then by kinds, reference plans before others, and by machines."""
     value = cost(fleet)
-    return (float("inf") if value is None else value, len(kinds(fleet)), fleet.name)
+    machines = sum(box.count for box in fleet.boxes.values())
+    other = fleet.name not in REFERENCES
+    return (float("inf") if value is None else value, len(kinds(fleet)), other, machines, fleet.name)
 
 
 def _ruled_out(fleet: PlannedFleet, kept: Sequence[PlannedFleet], decision: Decision, facts: Facts) -> str | None:

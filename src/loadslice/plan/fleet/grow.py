@@ -7,7 +7,7 @@ import numpy as np
 
 from loadslice.plan.fleet import mix as mixes
 from loadslice.plan.fleet.judge import Judge
-from loadslice.plan.fleet.problem import packed, purchase
+from loadslice.plan.fleet.problem import fixed_per_hour, packed, purchase
 from loadslice.plan.fleet.search import Fleet
 from loadslice.spec.plan import Objective
 
@@ -88,5 +88,5 @@ def _larger(judge: Judge, fleet: Fleet, k: int) -> Fleet | None:
     verdict = judge(counts, standing[0])
     if flow is None or verdict is None:
         return None
-    cost = flow.cost_per_hour + float(standing[0] @ problem.box_per_hour)
+    cost = flow.cost_per_hour + fixed_per_hour(problem, counts, standing[0])
     return Fleet(replace(flow, boxes=standing[0], cost_per_hour=cost), verdict)

@@ -21,6 +21,8 @@ from loadslice.spec.simulation import LatencyMs
 
 _NS_PER_S = 1e9
 STRETCH_SHARE = 0.08
+SAMPLE_SHARE, SAMPLE_PARTS = 0.05, 25
+"""Of the traffic, and in how many stretches, evenly spaced, one after the other."""
 STRETCH_REQUESTS_MIN = 20_000
 """Traffic of which the busiest stretch is shorter than this is simulated whole at once."""
 
@@ -110,6 +112,19 @@ class Judge:
         design = replace(self.design, latency=latency)
         return Judge(self.problem, design, self.traffic, self.slo, self.policies, self.seed)
 
+    def sample(self, share: float = SAMPLE_SHARE, least: int = STRETCH_REQUESTS_MIN) -> "Judge | None":
+        """The same judge on a sample of the traffic; ``None``: the sample would be short.
+
+        Evenly spaced stretches, so that busy and quiet hours are in it in proportion, one after the other without a
+        pause.
+
+        Args:
+            share: Of the requests.
+            least: Requests of a sample that is worth having.
+        """
+        parts = _sampled(self.traffic, share, least)
+        return None if parts is None else Judge(self.problem, self.design, parts, self.slo, self.policies, self.seed)
+
     def prepared(self, counts: Int64s, boxes: Int64s, policy: Policy) -> simulate.Prepared | None:
         """A fleet, ready to be simulated."""
         pipeline = pipeline_of(self.design, counts, policy)
@@ -190,3 +205,15 @@ def _busiest(traffic: Traffic) -> Traffic | None:
     start = int(np.argmin(took_ns))
     arrival_ns = traffic.arrival_ns[start : start + length]
     return traffic._replace(arrival_ns=arrival_ns - arrival_ns[0], requests=traffic.requests[start : start + length])
+
+
+def _sampled(traffic: Traffic, share: float, least: int) -> Traffic | None:
+    """Evenly spaced stretches, joined."""
+    total = len(traffic.arrival_ns)
+    length = int(total * share / SAMPLE_PARTS)
+    if length * SAMPLE_PARTS < least:
+        return None
+    starts = np.linspace(0, total - length, SAMPLE_PARTS).astype(np.int64)
+    chosen = (starts[:, None] + np.arange(length)[None, :]).ravel()
+    gaps_ns = np.diff(traffic.arrival_ns, prepend=traffic.arrival_ns[0])[chosen]
+    return traffic._replace(arrival_ns=np.cumsum(gaps_ns), requests=traffic.requests[chosen])

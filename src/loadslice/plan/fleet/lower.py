@@ -54,21 +54,26 @@ def lower(offers: Offers, budget: Budget, demand: Demand, prices: Prices | None 
     per_w_hour = (budget.power.tariff_per_kwh or 0.0) / 1000 * (budget.power.cooling_factor or 1.0)
     kept = _Kept.of(budget, prices)
     watts = np.array([[_watts(offer)[0], _watts(offer)[1]] for offer in engines])
+    # The power of a rented machine, and of what stands in it, is in its rent.
+    paid = np.array([0.0 if box.price_per_hour else per_w_hour for box in boxes])
+    box_of = np.array([list(offers.boxes).index(offer.box) for offer in engines], np.int64)
+    parts: list[tuple[str, Box | Offer]] = [*offers.engines.items(), *offers.boxes.items()]
+    own = [_owned(name, part, prices) for name, part in parts]
     problem = Problem(
         engines=tuple(offers.engines),
         boxes=tuple(offers.boxes),
-        box_of=np.array([list(offers.boxes).index(offer.box) for offer in engines], np.int64),
+        box_of=box_of,
         takes=np.array([[offer.cores, offer.cards] for offer in engines], np.float64),
         room=np.array([[box.cores, box.cards] for box in boxes], np.int64),
         slots=np.array([offer.slots for offer in engines], np.int64),
         seconds=demand.seconds,
         work_s=demand.work_s,
         per_hour=_per_hour(offers.engines, kept, STAND_IN_ENGINE * (1.0 if not priced else 1e-3))
-        + watts[:, 0] * per_w_hour,
+        + watts[:, 0] * paid[box_of],
         box_per_hour=_per_hour(offers.boxes, kept, 0.0 if priced else STAND_IN_BOX)
-        + np.array([(box.idle_w or 0.0) * per_w_hour for box in boxes]),
+        + np.array([box.idle_w or 0.0 for box in boxes]) * paid,
         per_busy_s=np.array([(_watts(offer)[1] - _watts(offer)[0]) / offer.slots for offer in engines])
-        * per_w_hour
+        * paid[box_of]
         / 3600,
         purchase=np.array([offer.price_purchase or 0.0 for offer in engines]),
         box_purchase=np.array([box.price_purchase or 0.0 for box in boxes]),
@@ -80,8 +85,18 @@ def lower(offers: Offers, budget: Budget, demand: Demand, prices: Prices | None 
         purchase_max=math.inf if budget.money.purchase_max is None else budget.money.purchase_max,
         per_box_w=math.inf if budget.power.per_box_w is None else budget.power.per_box_w,
         per_rack_w=math.inf if budget.power.per_rack_w is None else budget.power.per_rack_w,
+        owned=np.array([count for count, _ in own], np.int64) if any(count for count, _ in own) else None,
+        spared_per_hour=np.array([bought * kept.gone_per_hour for _, bought in own])
+        if any(count for count, _ in own)
+        else None,
     )
     return Lowered(problem, {name: parts for name, parts in missing.items() if parts}, priced)
+
+
+def _owned(name: str, part: Box | Offer, prices: Prices | None) -> tuple[int, float]:
+    """How many are there already, and what one would cost."""
+    stated = part_of(prices, name, part.device if isinstance(part, Offer) else None)
+    return (0, 0.0) if stated is None or not stated.owned else (stated.owned, part.price_purchase or 0.0)
 
 
 def _price(part: Box | Offer) -> float | None:
@@ -160,6 +175,8 @@ def for_energy(problem: Problem) -> Problem:
         per_hour=problem.watts[:, 0] + 1e-6,
         box_per_hour=problem.box_watts + 1e-6,
         per_busy_s=busy_w / 3600,
+        owned=None,
+        spared_per_hour=None,
     )
 
 

@@ -8,6 +8,8 @@ Whole numbers n (engines by type) and m (machines), shares y of each class of wo
           cores, cards and watts of the engines fit into the machines, taken together
           money paid at once <= purchase_max
 
+What is there already costs no purchase: as many as are there, and no more than are used, are taken off again.
+
 A fleet that the simulation finds too small is cut off with everything smaller: some type must have more of it
 (``n[k] >= counts[k] + 1`` for one k at least). That presumes that an engine more never breaks a promise.
 """
@@ -18,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from loadslice.plan.fleet.problem import Float64s, Int64s, Mix, Problem
+from loadslice.plan.fleet.problem import Float64s, Int64s, Mix, Problem, fixed_per_hour
 from loadslice.spec.errors import MissingExtraError
 
 SECONDS_MAX = 15.0
@@ -124,7 +126,9 @@ class _Program:
         shares = len(self.t)
         self._first_share = types + boxes
         choices = (len(demands.too_small) + len(demands.packings)) * types + len(demands.packings)
-        columns = types + boxes + shares + choices
+        self._first_there = types + boxes + shares + choices
+        there = 0 if problem.owned is None else types + boxes
+        columns = self._first_there + there
         self.cost = np.zeros(columns)
         self.cost[:types], self.cost[types : types + boxes] = problem.per_hour, problem.box_per_hour
         work = problem.work_s[self.t, self.j, self.k]
@@ -133,7 +137,10 @@ class _Program:
         self.most[:types], self.most[types : types + boxes] = self.most_of, problem.box_max
         self.whole = np.zeros(columns)
         self.whole[: types + boxes] = 1
-        self.whole[self._first_share + shares :] = 1
+        self.whole[self._first_share + shares : self._first_there] = 1
+        if problem.owned is not None and problem.spared_per_hour is not None:
+            self.most[self._first_there :] = problem.owned
+            self.cost[self._first_there :] = -problem.spared_per_hour
         self._rows: list[Any] = []
         self._columns: list[Any] = []
         self._values: list[Any] = []
@@ -197,8 +204,12 @@ class _Program:
     def _limits(self) -> None:
         problem = self._problem
         both = np.arange(len(problem.engines) + len(problem.boxes))
+        money = np.concatenate([problem.purchase, problem.box_purchase])
+        there = self._first_there + both if problem.owned is not None else both[:0]
+        for part, column in zip(both, there, strict=False):
+            self._bound(np.array([column, part]), np.array([1.0, -1.0]), 0.0)
         if math.isfinite(problem.purchase_max):
-            self._bound(both, np.concatenate([problem.purchase, problem.box_purchase]), problem.purchase_max)
+            self._bound(np.append(both, there), np.append(money, -money[: len(there)]), problem.purchase_max)
         for group in self._demands.one_of:
             self._bound(np.array(group), -np.ones(len(group)), -1.0)
         if math.isfinite(self._demands.below):
@@ -246,13 +257,12 @@ class _Program:
         work = np.where(np.isfinite(problem.work_s), problem.work_s, 0.0)
         asked = np.einsum("tjk,tjk->tk", share, work)
         room = problem.seconds[:, None] * np.maximum(1, counts * problem.slots)[None, :]
-        cost = float(self.cost[: self._first_share] @ np.concatenate([counts, boxes]))
-        cost += float(problem.per_busy_s @ asked.sum(axis=0)) / problem.hours
+        cost = fixed_per_hour(problem, counts, boxes) + float(problem.per_busy_s @ asked.sum(axis=0)) / problem.hours
         return Mix(counts, boxes, cost, asked / room, share)
 
 
 def flow(problem: Problem, counts: Int64s, *, rho: float = 1.0) -> Mix | None:
-    """The cheapest flow through a given fleet; ``None``: it cannot carry the load."""
+    """The cheapest flow through a given fleet, its cost that of being busy; ``None``: it cannot carry the load."""
     fixed = Demands(rho=rho, count_max=counts)
     # What is there is paid whether it is used or not: only the flow is left to choose.
     found = solve(_without_price(problem), fixed)
@@ -260,8 +270,7 @@ def flow(problem: Problem, counts: Int64s, *, rho: float = 1.0) -> Mix | None:
         return None
     boxes = found.mix.boxes
     busy = found.mix.busy * np.maximum(1, found.mix.counts * problem.slots) / np.maximum(1, counts * problem.slots)
-    cost = found.mix.cost_per_hour + float(counts @ problem.per_hour)
-    return Mix(counts, boxes, cost, busy, found.mix.share)
+    return Mix(counts, boxes, found.mix.cost_per_hour, busy, found.mix.share)
 
 
 def _without_price(problem: Problem) -> Problem:
@@ -273,4 +282,6 @@ def _without_price(problem: Problem) -> Problem:
         watts=np.zeros_like(problem.watts),
         purchase_max=math.inf,
         per_box_w=math.inf,
+        owned=None,
+        spared_per_hour=None,
     )

@@ -58,6 +58,10 @@ class Problem:
     purchase_max: float = math.inf
     per_box_w: float = math.inf
     per_rack_w: float = math.inf
+    owned: Int64s | None = None
+    """[K + B] engines, then machines, that are there already; ``None``: none"""
+    spared_per_hour: Float64s | None = None
+    """[K + B] of what one costs, the part that one which is there already does not"""
 
     @property
     def hours(self) -> float:
@@ -82,12 +86,25 @@ class Mix:
 
 def fixed_per_hour(problem: Problem, counts: Int64s, boxes: Int64s) -> float:
     """Money per hour that does not depend on how busy anything is."""
-    return float(counts @ problem.per_hour + boxes @ problem.box_per_hour)
+    total = float(counts @ problem.per_hour + boxes @ problem.box_per_hour)
+    if problem.spared_per_hour is None:
+        return total
+    return total - float(_there(problem, counts, boxes) @ problem.spared_per_hour)
 
 
 def purchase(problem: Problem, counts: Int64s, boxes: Int64s) -> float:
     """Money paid at once."""
-    return float(counts @ problem.purchase + boxes @ problem.box_purchase)
+    total = float(counts @ problem.purchase + boxes @ problem.box_purchase)
+    if problem.owned is None:
+        return total
+    return total - float(_there(problem, counts, boxes) @ np.concatenate([problem.purchase, problem.box_purchase]))
+
+
+def _there(problem: Problem, counts: Int64s, boxes: Int64s) -> Int64s:
+    """[K + B] of a fleet, what is there already."""
+    assert problem.owned is not None
+    there: Int64s = np.minimum(np.concatenate([counts, boxes]), problem.owned)
+    return there
 
 
 def packed(problem: Problem, counts: Int64s) -> tuple[Int64s, float] | None:

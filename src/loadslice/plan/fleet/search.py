@@ -227,7 +227,7 @@ class Seeker:
         flow = mixes.flow(problem, counts)
         if boxes is None or flow is None:
             return False
-        cost = flow.cost_per_hour + float(boxes @ problem.box_per_hour)
+        cost = flow.cost_per_hour + fixed_per_hour(problem, counts, boxes)
         fleet = Fleet(replace(flow, boxes=boxes, cost_per_hour=cost), verdict)
         found.judged.append(fleet)
         if not fleet.holds:
@@ -325,7 +325,7 @@ class Seeker:
         boxes, flow = packed(self.problem, counts), mixes.flow(self.problem, counts)
         if boxes is None or flow is None:
             return None
-        cost = flow.cost_per_hour + float(boxes[0] @ self.problem.box_per_hour)
+        cost = flow.cost_per_hour + fixed_per_hour(self.problem, counts, boxes[0])
         return Fleet(replace(flow, boxes=boxes[0], cost_per_hour=cost), verdict)
 
 

@@ -7,7 +7,7 @@ from loadslice.plan.fleet import mix
 from loadslice.plan.fleet.candidate import Policy
 from loadslice.plan.fleet.judge import Verdict
 from loadslice.plan.fleet.mix import Demands
-from loadslice.plan.fleet.problem import packed, purchase
+from loadslice.plan.fleet.problem import fixed_per_hour, packed, purchase
 from loadslice.plan.fleet.search import Seeker
 from loadslice.plan.fleet.specimen import problem
 from loadslice.spec.simulation import LatencyMs
@@ -46,7 +46,7 @@ def test_the_fleet_found_is_the_cheapest_of_all_that_hold(seed: int) -> None:
             continue
         if purchase(asked, counts, standing[0]) > asked.purchase_max:
             continue
-        best = min(best, flow.cost_per_hour + float(standing[0] @ asked.box_per_hour))
+        best = min(best, flow.cost_per_hour + fixed_per_hour(asked, counts, standing[0]))
     assert found.proven
     if not np.isfinite(best):
         assert found.best is None

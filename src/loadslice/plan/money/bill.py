@@ -34,6 +34,8 @@ class Line:
     """A year, of the purchase."""
     price_spread: float
     cores: int = 0
+    powered: bool = True
+    """False: it stands in a rented machine, whose rent has its power."""
 
     @property
     def rented(self) -> bool:
@@ -87,8 +89,9 @@ def bill(fleet: PlannedFleet, budget: Budget, prices: Prices | None = None) -> B
         prices: States what offers do not: spares, hours, what is there already.
     """
     boxes = [_box_line(name, box, part_of(prices, name, None)) for name, box in fleet.boxes.items() if box.count]
+    rented = {line.name for line in boxes if line.rented}
     engines = [
-        _engine_line(name, engine, part_of(prices, name, engine.device))
+        _engine_line(name, engine, part_of(prices, name, engine.device), powered=engine.box not in rented)
         for name, engine in fleet.engines.items()
         if engine.count
     ]
@@ -120,7 +123,8 @@ def _box_line(name: str, box: PlannedBox, part: Part | None) -> Line:
     )
 
 
-def _engine_line(name: str, engine: PlannedEngine, part: Part | None) -> Line:
+def _engine_line(name: str, engine: PlannedEngine, part: Part | None, *, powered: bool) -> Line:
+    """An engine's line; what stands in a rented machine is powered by its rent."""
     part = part or Part()
     purchase, rent = _amounts(engine.price_purchase, engine.price_per_hour, part)
     idle_w = part.idle_w if part.idle_w is not None else engine.idle_w
@@ -137,6 +141,7 @@ def _engine_line(name: str, engine: PlannedEngine, part: Part | None) -> Line:
         rack_units=0.0,
         spares_share=part.spares_share,
         price_spread=part.price_spread,
+        powered=powered,
     )
 
 
@@ -185,11 +190,11 @@ def _missing_parts(lines: list[Line], budget: Budget) -> list[str]:
             continue
         if math.isnan(line.purchase) and line.count > line.owned:
             missing.append(f"the price of {line.name}")
-        if not line.curve_w:
+        if not line.curve_w and line.powered:
             missing.append(f"idle_w and active_w of {line.name}")
         if math.isnan(line.utilisation):
             missing.append(f"the utilisation of {line.name} (it was not simulated)")
-    if any(not line.rented for line in lines):
+    if any(not line.rented and line.powered for line in lines):
         missing += [] if budget.power.tariff_per_kwh is not None else ["power.tariff_per_kwh of the budget"]
         missing += [] if budget.power.cooling_factor is not None else ["power.cooling_factor of the budget"]
     if any(line.rack_units and not line.rented for line in lines) and budget.money.rack_unit_per_month is None:

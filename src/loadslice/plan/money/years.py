@@ -10,7 +10,7 @@ All of it is computed for K worlds at once (`Shocks`); a plain total is K = 1.
   value over the useful life). Without ``depreciation_years`` nothing is left at the end of the years looked at.
 - Power: watts of the curve at the utilisation of that month x hours x tariff. Cooling: the same x (PUE - 1); PUE is
   the site's power over the machines' (ISO/IEC 30134-2).
-- A rented unit costs its rent; power, cooling, space and spares are in it.
+- A rented unit costs its rent; power, cooling, space and spares are in it, and the power of what stands in it.
 """
 
 from dataclasses import dataclass, replace
@@ -139,7 +139,7 @@ def _of_line(line: Line, budget: Budget, load: Array, headroom: float, shocks: S
     # Work is the same on more units; each then works less.
     share = line.utilisation * load * line.count / count
     watts = np.vectorize(line.power_w, otypes=[float])(share) if len(line.curve_w) > 2 else _linear_w(line, share)
-    kwh = (watts * count).sum(axis=1) * HOURS_PER_MONTH / 1000.0
+    kwh = zero if not line.powered else (watts * count).sum(axis=1) * HOURS_PER_MONTH / 1000.0
     tariff = _or_nan(budget.power.tariff_per_kwh) * shocks.tariff
     cooling = _or_nan(budget.power.cooling_factor) - 1.0
     space = _times(line.rack_units * count.sum(axis=1), _or_nan(budget.money.rack_unit_per_month) * np.ones(worlds))
