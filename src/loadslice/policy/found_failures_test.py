@@ -241,3 +241,16 @@ def test_a_burst_of_the_lowest_class_makes_nobody_above_it_hopeless(slots: int) 
     for _ in range(5 * slots):
         run.arrive(0)
     assert outcomes(run.arrive(0, deadline_ns=run.now_ns + 40 * MS))[0][1:] == (Outcome.SHED, Reason.HOPELESS)
+
+
+@pytest.mark.parametrize("quiet_s", [3_600, 100_000, 10_000_000])
+def test_a_retry_budget_is_refilled_however_long_nobody_drew_from_it(quiet_s: int) -> None:
+    """Time since the last grant, times the rate, was more than an integer holds: a quiet night emptied it."""
+    plan = one_stage({"a": TWIN})
+    run = Desk(msgspec.structs.replace(plan, retry=Retry(budget=0, attempts=2, per_s=1000, reserve=1)))
+    run.arrive()
+    run.failed(0)  # spends what there was at the start
+    run.done(0)
+    run.now_ns = quiet_s * 1_000 * MS
+    run.arrive()
+    assert placements(run.failed(0)), "it may try again"
