@@ -114,6 +114,9 @@ async def _serve(server: LanguageServer, ready_file: Path | None, *, as_json: bo
             f"engine {name}: a step takes {cost.step_ms:.1f} ms, {cost.token_us / 1e3:.2f} ms a prompt token, "
             f"{cost.row_us / 1e3:.2f} ms a sequence (measured now, spread {cost.relative_sd:.0%})"
         )
+        engine = server.language.engines[name]
+        if engine.backend == "openvino-static" and not (engine.device or "CPU").startswith("NPU"):
+            say(f"engine {name}: emulated: {engine.device or 'CPU'} stands in for the NPU that this form is for")
     if ready_file is not None:
         write_bytes(ready_file, server.url.encode())
     engines = list(server.language.engines)

@@ -59,6 +59,8 @@ class LanguageEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """A step in which somebody decodes takes less of a prompt than would make it longer; ``None``: no limit."""
     prompt_max: int | None = None
     """Longest prompt that is computed here; ``None``: the context."""
+    buckets: tuple[int, ...] = ()
+    """Lengths that prompts are padded to, growing, where the backend compiles for fixed shapes."""
     queue: int = 64
     """Sequences that may wait."""
     cost: StepCost | None = None
@@ -201,6 +203,9 @@ def _check_engine(engine: LanguageEngine, language: Language, place: str) -> Non
     ):
         if given is not None:
             _within(f"{place}.{key}", given, least, most)
+    for before, bucket in zip((0, *engine.buckets), engine.buckets, strict=False):
+        if not before < bucket <= 1_048_576:
+            raise InputError(f"{place}.buckets: {bucket} after {before}: they grow, from 1 to 1048576.")
     if engine.step_tokens <= engine.seats:
         raise InputError(
             f"{place}.step_tokens: {engine.step_tokens} is not above seats {engine.seats}: with every seat decoding, "

@@ -28,6 +28,8 @@ class KvLayout(NamedTuple):
     """Whether KV can be read and written in the neutral layout, float32 [layers, 2, kv_heads, tokens, head_dim]."""
     sequences: int | None = None
     """How many there can be at once; ``None``: as many as blocks allow."""
+    decodes: bool = True
+    """Whether sequences can be continued and taken over; else prompts are computed, and handed over."""
 
 
 class StepRow(NamedTuple):

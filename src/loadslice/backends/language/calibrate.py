@@ -64,7 +64,7 @@ def measured_costs(session: LanguageSession, layout: Layout, context: int, *, me
             add(tokens, 0, tokens * tokens / 2, [_prompt(session, tokens, session.vocabulary) for _ in range(REPEATS)])
     for before in CONTEXTS:
         for rows in DECODING:
-            if rows > (session.layout.sequences or rows):
+            if not session.layout.decodes or rows > (session.layout.sequences or rows):
                 continue
             needed = rows * -(-(before + REPEATS + 1) // session.layout.block)
             if before + REPEATS + 2 < context and needed <= session.free_blocks:
@@ -120,7 +120,7 @@ def _decode(session: LanguageSession, rows: int, before: int) -> list[float]:
 
 def _hand_over_us(session: LanguageSession, layout: Layout) -> tuple[float, float]:
     tokens = 4 * session.layout.block
-    if session.free_blocks < 8 or session.layout.sequences == 1:
+    if session.free_blocks < 8 or not session.layout.decodes or session.layout.sequences == 1:
         return 0.0, 0.0
     session.step([StepRow(FIRST_SEQUENCE, [1] * tokens, samples=False)])
     buffer = np.zeros(4 * layout.raw_bytes_per_block, np.uint8)

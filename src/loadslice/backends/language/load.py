@@ -22,6 +22,8 @@ def open_session(order: m.Load) -> tuple[LanguageSession, m.Layout]:
     opener = BACKENDS.get(order.backend)
     if opener is None:
         raise InputError(f"backend '{order.backend}' is not one of {', '.join(BACKENDS)}.")
+    if order.buckets and order.backend != "openvino-static":
+        raise InputError(f"backend '{order.backend}' compiles for no fixed lengths: `buckets` says nothing to it.")
     session, hashed = opener(order)
     known = session.layout
     if known.block != order.block:
@@ -85,6 +87,36 @@ def _onnxruntime_slots(order: m.Load) -> tuple[LanguageSession, Path]:
     return session, source
 
 
+def _openvino_static(order: m.Load) -> tuple[LanguageSession, Path]:
+    _refuse_cache(order)
+    place = "backend 'openvino-static'"
+    if order.decodes:
+        raise InputError(f"{place}: computes prompts only. Say `roles: [prefill]`.")
+    if not order.buckets:
+        raise InputError(f"{place}: has no lengths to compile for. Say `buckets: [64, 256]`.")
+    if (order.prompt_max or order.context) > order.buckets[-1]:
+        raise InputError(
+            f"{place}: prompts of {order.prompt_max or order.context} tokens may come and the longest bucket has "
+            f"{order.buckets[-1]}. Say `prompt_max: {order.buckets[-1]}`."
+        )
+    try:
+        from loadslice.backends.language.openvino_static import StaticSession
+    except ImportError as error:
+        raise InputError("language models need the extra `llm`: pip install 'loadslice[llm]'.") from error
+    source = Path(order.model)
+    folder = converted(source)
+    session = StaticSession(
+        folder / "openvino_model.xml",
+        device=order.device or "CPU",
+        threads=order.threads,
+        buckets=order.buckets,
+        rows=order.seats,
+        block=order.block,
+        options=dict(order.options),
+    )
+    return session, _hashed(source, folder)
+
+
 def _refuse_cache(order: m.Load) -> None:
     if order.cached_blocks:
         raise InputError(f"backend '{order.backend}' shares no blocks: `prefix_tokens` must be 0 there.")
@@ -97,6 +129,7 @@ def _hashed(source: Path, folder: Path) -> Path:
 
 BACKENDS: dict[str, Callable[[m.Load], tuple[LanguageSession, Path]]] = {
     "openvino-paged": _openvino_paged,
+    "openvino-static": _openvino_static,
     "onnxruntime-slots": _onnxruntime_slots,
 }
 """By their names in a language file."""

@@ -70,6 +70,12 @@ class Load(Message, frozen=True):
     """Sequences at once, where the runtime must know."""
     block: int = 32
     """Tokens of one block, as the owner counts them."""
+    buckets: tuple[int, ...] = ()
+    """Lengths of prompts that are compiled for, where the runtime has such."""
+    prompt_max: int = 0
+    """Tokens of the longest prompt that comes; 0: the context."""
+    decodes: bool = True
+    """Whether sequences are continued here."""
 
 
 class Begin(Message, frozen=True):

@@ -130,6 +130,9 @@ class LanguageServer:
             measure=engine.cost is None and self._costs.get(name) is None,
             seats=engine.seats,
             block=self.language.block,
+            buckets=engine.buckets,
+            prompt_max=engine.prompt_max or 0,
+            decodes="decode" in engine.roles,
         )
 
     @property
