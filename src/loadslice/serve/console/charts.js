@@ -77,6 +77,9 @@ function append(points, more, isFresh) {
     const before = isFresh || !points ? [] : points[key];
     found[key] = before.concat(more[key]).slice(-POINTS_MAX);
   }
+  for (const key of ["arrived", "completed", "not_completed"]) {
+    found[`${key}_per_s`] = found[key].map((count, at) => (found.span_s[at] > 0.01 ? count / found.span_s[at] : null));
+  }
   return found;
 }
 

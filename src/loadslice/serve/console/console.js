@@ -91,7 +91,7 @@ function update(said) {
   }
   last = said;
   draw();
-  status(`Live. Generation ${said.generation}${said.version ? `, version ${said.version}` : ""}${said.draining_generations ? ", the one before it still ends requests" : ""}.`);
+  status(`Live. Generation ${said.generation}${said.version ? `, version ${said.version}` : ""}${said.draining_generations ? ", the one before it still ends requests" : ""}. ${calling === 0 ? "Nothing calls" : calling === 1 ? "One thing calls" : `${calling} things call`} for a look.`);
   performance.mark("update-end");
   performance.clearMeasures("update");
   performance.measure("update", "update-begin", "update-end");

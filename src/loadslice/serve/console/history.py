@@ -75,6 +75,8 @@ class Point(NamedTuple):
 
     at_s: float
     """Since 1970."""
+    span_s: float
+    """How long it was on the server's clock, which dilated devices slow down."""
     arrived: int
     completed: int
     not_completed: int
@@ -123,6 +125,7 @@ class History:
         self.points.append(
             Point(
                 wall_s,
+                max(1, reading.at_ns - before.at_ns) / NS_PER_S,
                 reading.submitted - before.submitted,
                 ended[Outcome.COMPLETED],
                 sum(ended) - ended[Outcome.COMPLETED],
@@ -185,6 +188,7 @@ class History:
         points = list(self.points)[len(self.points) - count :]
         return {
             "at_s": [round(point.at_s, 1) for point in points],
+            "span_s": [round(point.span_s, 3) for point in points],
             "arrived": [point.arrived for point in points],
             "completed": [point.completed for point in points],
             "not_completed": [point.not_completed for point in points],

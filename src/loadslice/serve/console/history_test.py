@@ -33,8 +33,9 @@ def reading(at_s: float, *, completed: int = 0, submitted: int = 0, busy_s: tupl
 def test_points_are_differences_of_counters() -> None:
     history = History([1, 1])
     history.add(reading(0, completed=100, submitted=100), array("q"), 50.0)
-    history.add(reading(1, completed=140, submitted=150), array("q", [8_000_000] * 40), 51.0)
+    history.add(reading(0.5, completed=140, submitted=150), array("q", [8_000_000] * 40), 51.0)
     points = history.since(0)
+    assert points["span_s"] == [0.5]
     assert (points["arrived"], points["completed"], points["inside"], points["queued"]) == ([50], [40], [10], [6])
     assert points["p50_ms"] == [pytest.approx(8, rel=0.03)]
 

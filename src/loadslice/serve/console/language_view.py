@@ -69,6 +69,7 @@ class LanguageView:
         completed = int(ended[c.C_OUTCOMES + Outcome.COMPLETED])
         point: Point = {
             "at_s": round(time.time(), 1),
+            "span_s": round(max(1, reading.at_ns - before.at_ns) / NS_PER_S, 3),
             "arrived": int(ended[c.C_SUBMITTED]),
             "completed": completed,
             "not_completed": int(ended[c.C_OUTCOMES : c.C_OUTCOMES + len(Outcome)].sum()) - completed,

@@ -56,15 +56,18 @@ const tenantTable = new Table("tenant-table", "Requests that ended, by tenant.",
   ...OUTCOMES.map((name) => plain(name, (one) => perSecond(one[`${name}_per_s`]))),
 ]);
 
-const rateChart = new Chart("rate", [{ label: "arrived", key: "arrived" }, { label: "completed", key: "completed" }, { label: "not completed", key: "not_completed" }], "/s");
+const rateChart = new Chart("rate", [{ label: "arrived", key: "arrived_per_s" }, { label: "completed", key: "completed_per_s" }, { label: "not completed", key: "not_completed_per_s" }], "/s");
 const latencyChart = new Chart("latency", [{ label: "P50", key: "p50_ms" }, { label: "P95", key: "p95_ms" }, { label: "P99", key: "p99_ms" }], " ms", true);
 const insideChart = new Chart("inside", [{ label: "inside", key: "inside" }, { label: "waiting for an engine", key: "queued" }], "");
-const waterChart = new Chart("waterline", [{ label: "asked for", key: "arrived" }, { label: "capacity at this split", key: "capacity_per_s" }], "/s");
+const waterChart = new Chart("waterline", [{ label: "asked for", key: "arrived_per_s" }, { label: "capacity at this split", key: "capacity_per_s" }], "/s");
 const firstChart = new Chart("first", [{ label: "P50", key: "first_p50_ms" }, { label: "P95", key: "first_p95_ms" }, { label: "P99", key: "first_p99_ms" }], " ms", true);
 const gapChart = new Chart("gap", [{ label: "P50", key: "gap_p50_ms" }, { label: "P95", key: "gap_p95_ms" }, { label: "P99", key: "gap_p99_ms" }], " ms", true);
 
+let calling = 0; // how many things call for a look
+
 function alarms(texts) {
   const list = find("alarms");
+  calling = texts.length;
   const shown = texts.length ? texts.slice(0, 8) : ["Nothing calls for a look."];
   if (texts.length > 8) shown.push(`and ${texts.length - 8} more`);
   while (list.children.length > shown.length) list.lastChild.remove();
