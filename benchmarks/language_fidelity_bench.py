@@ -11,6 +11,7 @@ queues, steps and hand-overs, not in what the machine was taken to do.
 
 import asyncio
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from benchmarks.language_runs import (
     trace_of,
     watch,
 )
-from loadslice.app.language_served import Event, ServedStep, parts_of, served_steps, under_load
+from loadslice.app.language_served import ServedStep, parts_of, served_steps, under_load
 from loadslice.app.output import say
 from loadslice.profiles.language import measure
 from loadslice.profiles.language_fit import noise_of
@@ -44,6 +45,7 @@ from loadslice.sim.language_loop import FAULT_SLOW
 from loadslice.sim.language_world import Surroundings, surroundings
 from loadslice.spec.files import resolve_model, stamp
 from loadslice.spec.language import Language
+from loadslice.spec.language_journal import load_language_journal
 from loadslice.spec.language_profile import SCHEMA, LanguageProfile, load_profile
 
 PROFILE = os.environ.get("LANGUAGE_PROFILE")
@@ -183,25 +185,31 @@ async def live(
     Returns:
         Figures and the machine of each run, and the steps of each.
     """
-    events: list[Event] = []
-    spans: dict[str, list[tuple[int, int]]] = {name: [] for name in stretches}
+    counts: dict[str, list[tuple[int, int]]] = {name: [] for name in stretches}
+    sent_so_far = 0
     found: dict[str, tuple[list[Tails], list[Machine]]] = {name: ([], []) for name in stretches}
-    with load_process() as pool:
-        async with served(language, profile, events) as server:
+    with load_process() as pool, tempfile.TemporaryDirectory(prefix="loadslice-") as scratch:
+        folder = Path(scratch) / "journal"
+        async with served(language, profile, folder) as server:
             for number in range(ROUNDS):
                 for name, stretch in stretches.items():
-                    first = len(events)
                     end = watch()
                     heard = await sent(pool, server, asks_of(stretch, speeds[name], seed=number))
                     found[name][1].append(end())
-                    spans[name].append((events[first][1], events[-1][1]))
+                    counts[name].append((sent_so_far, sent_so_far + len(heard)))
+                    sent_so_far += len(heard)
                     wrong = [answer for answer in heard if answer.error or answer.status != 200]
                     assert not wrong, f"{len(wrong)} answers failed, the first with {wrong[0].status}: {wrong[0].error}"
                     tails = tails_of(heard)
                     found[name][0].append(tails)
                     say(f"round {number + 1}, {name}: {' '.join(f'{value:.1f}' for value in tails)}")
-            tables = server.tables
-    steps = served_steps(events, tables, language)
+        journal = load_language_journal(folder)
+    steps = served_steps(journal)
+    requests = journal.requests.sort("tag")
+    spans = {
+        name: [(requests["arrival_ns"][low], requests["end_ns"][low:high].max()) for low, high in mine]
+        for name, mine in counts.items()
+    }
     return found, {
         name: [[step for step in steps if low <= step.began_ns and step.ended_ns <= high] for low, high in mine]
         for name, mine in spans.items()

@@ -15,7 +15,6 @@ import numpy as np
 import polars as pl
 import psutil
 
-from loadslice.app.language_served import Event
 from loadslice.evaluate.language_client import Ask, Heard, send_apart
 from loadslice.serve.language.server import LanguageServer
 from loadslice.sim.language_world import fit_context
@@ -81,23 +80,19 @@ def load_process() -> Iterator[ProcessPoolExecutor]:
 
 @contextlib.asynccontextmanager
 async def served(
-    language: Language, profile: LanguageProfile | None, events: list[Event] | None = None
+    language: Language, profile: LanguageProfile | None, journal: Path | None = None
 ) -> AsyncIterator[LanguageServer]:
-    """A live server on a profile's costs; calls into its desk are put into ``events``."""
-
-    def keep(kind: str, now_ns: int, arguments: tuple[int, ...]) -> None:
-        if events is not None:
-            events.append((kind, now_ns, tuple(map(int, arguments))))
-
+    """A live server on a profile's costs."""
     model = resolve_model(language.model, CHAT.parent)
     if profile is not None:
         language = with_links(language, profile)
-    server = LanguageServer(language, model, port=0, costs=None if profile is None else costs_of(profile), keep=keep)
+    server = LanguageServer(
+        language, model, port=0, costs=None if profile is None else costs_of(profile), journal=journal
+    )
     await server.start()
     try:
         yield server
     finally:
-        server.hurry()
         await server.stop()
 
 

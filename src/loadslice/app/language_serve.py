@@ -19,6 +19,7 @@ from loadslice.spec import access
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolve_model, write_bytes
 from loadslice.spec.language import load_language
+from loadslice.spec.language_profile import costs_of, load_profile, with_links
 
 INTERRUPTED = 130
 
@@ -26,6 +27,7 @@ INTERRUPTED = 130
 _TAKEN = {
     "pipeline_file",
     "journal",
+    "profile",
     "host",
     "http",
     "tokens",
@@ -60,6 +62,7 @@ def serve_language(
     max_body_mb: int,
     ready_file: Path | None,
     journal: Path | None,
+    profile: Path | None,
     console: bool,
     as_json: bool,
 ) -> None:
@@ -68,12 +71,16 @@ def serve_language(
     Raises:
         InputError: The file, the model or an engine cannot be used, or the port is taken.
     """
-    language = load_language(path)
+    language, costs = load_language(path), None
+    if profile is not None:
+        known = load_profile(profile, language)
+        language, costs = with_links(language, known), costs_of(known)
     server = LanguageServer(
         language,
         resolve_model(language.model, path.parent),
         host=host,
         port=port,
+        costs=costs,
         limits=Limits(body_bytes_max=max_body_mb * MEBIBYTE),
         access=None if tokens is None else Access(access.load(tokens)),
         journal=journal,

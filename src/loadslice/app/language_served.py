@@ -1,10 +1,11 @@
 """What a profile learns from a load that is served: single steps as a server sees them, and what the way to it takes.
 
-Every call into the token desk is kept, and taken again on a fresh desk afterwards: that says what each step held and
-when it began, and so what it took in parts of what it should have.
+The server keeps a journal, and its decisions are taken again afterwards: that says what each step held and when it
+began, and so what it took in parts of what it should have.
 """
 
 import asyncio
+import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -12,15 +13,18 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from loadslice.evaluate.language_client import Ask, Heard, send_apart
 from loadslice.policy.tokens import columns as c
-from loadslice.policy.tokens import desk
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.tables import fresh
 from loadslice.profiles.language_fit import expected_ms, noise_of
 from loadslice.serve.language.server import LanguageServer
+from loadslice.sim.language_check import call_desk
+from loadslice.spec.errors import InputError
 from loadslice.spec.language import Language
+from loadslice.spec.language_journal import EVENTS, LanguageJournal, load_language_journal
 from loadslice.spec.language_profile import LanguageProfile, ServingTime, costs_of, with_links
 
 UTILISATION = 0.5
@@ -29,7 +33,7 @@ ANSWER = 24
 LENGTHS = (24, 400)
 """Tokens of prompts and answers of that load."""
 
-Event = tuple[str, int, tuple[int, ...]]
+Floats = NDArray[np.float64]
 
 
 class ServedStep(msgspec.Struct, frozen=True):
@@ -43,48 +47,35 @@ class ServedStep(msgspec.Struct, frozen=True):
     ended_ns: int
 
 
-def served_steps(events: Sequence[Event], tables: Tables, language: Language) -> list[ServedStep]:
-    """Take a server's calls into its desk again, and say what each step held and took."""
-    state = fresh(tables, language.max_sequences)
-    count = len(language.engines)
+def served_steps(journal: LanguageJournal) -> list[ServedStep]:
+    """Take a server's decisions again from its journal, and say what each step held and took.
+
+    Raises:
+        InputError: The journal is damaged.
+    """
+    tables = Tables(
+        run=np.array(journal.head.tables.run, np.int64),
+        engines=np.array(journal.head.tables.engines, np.int64),
+        links=np.array(journal.head.tables.links, np.int64),
+    )
+    state = fresh(tables, journal.head.file.max_sequences)
+    running: list[ServedStep | None] = [None] * len(journal.head.file.engines)
     steps: list[ServedStep] = []
-    running: list[ServedStep | None] = [None] * count
-    for kind, now_ns, arguments in events:
-        if kind == "step_done":
-            engine = arguments[0]
-            step = running[engine]
+    values = journal.arguments["value"].to_numpy()
+    place = 0
+    for kind, now_ns, count in journal.events.iter_rows():
+        mine = values[place : place + count]
+        place += count
+        if EVENTS[kind] == "step_done":
+            step = running[int(mine[0])]
             if step is not None:
                 steps.append(msgspec.structs.replace(step, ended_ns=now_ns))
-        _again(kind, now_ns, arguments, tables, state)
+        if not call_desk(kind, now_ns, mine, tables, state):
+            raise InputError(f"journal: an event at {now_ns} ns cannot be taken again. Run `loadslice check` on it.")
         for effect in state.effects[: int(state.counters[c.C_EFFECTS])].tolist():
             if effect[c.F_KIND] == c.STEP:
                 running[effect[c.F_A]] = _held(state, effect[c.F_A], now_ns)
     return steps
-
-
-def _again(kind: str, now_ns: int, arguments: tuple[int, ...], tables: Tables, state: State) -> None:
-    state.counters[c.C_EFFECTS] = 0
-    if kind == "arrival":
-        tag, priority, prompt, new_max, first_by_ns, deadline_ns, *hits = arguments
-        cached = np.array(hits, np.int64)
-        desk.on_arrival(now_ns, tables, state, tag, priority, prompt, new_max, first_by_ns, deadline_ns, cached)
-    elif kind == "step_done":
-        ends = np.zeros(state.rows.shape[1], np.int64)
-        ends[: len(arguments) - 2] = arguments[2:]
-        desk.on_step_done(now_ns, tables, state, arguments[0], arguments[1], ends)
-    elif kind == "handover":
-        desk.on_handover(now_ns, tables, state, *arguments)
-    elif kind == "cancel":
-        desk.on_cancel(now_ns, tables, state, *arguments)
-    elif kind == "timer":
-        desk.on_timer(now_ns, tables, state)
-    elif kind == "engine_down":
-        desk.on_engine_down(now_ns, tables, state, *arguments)
-    elif kind == "engine_up":
-        desk.on_engine_up(now_ns, tables, state, *arguments)
-    else:
-        assert kind == "drain", kind
-        desk.on_drain(now_ns, tables, state)
 
 
 def _held(state: State, engine: int, now_ns: int) -> ServedStep:
@@ -148,16 +139,16 @@ def under_load(
 ) -> LanguageProfile:
     """Serve a load on this machine and put what it says into a profile."""
     asks = load_for(profile, language, seconds=seconds, seed=seed)
-    events, heard, tables, ended = serve(profile, language, model, asks)
+    journal, heard = serve(profile, language, model, asks)
     names = list(language.engines)
-    parts = parts_of(served_steps(events, tables, language), profile, names)
+    parts = parts_of(served_steps(journal), profile, names)
     engines = {
         name: msgspec.structs.replace(times, noise=noise_of(parts[name]) or times.noise)
         for name, times in profile.engines.items()
     }
-    inside = [first_ms for first_ms in ended if first_ms is not None]
+    inside = first_times_ms(journal)
     outside = [one.first_ms for one in heard if one.first_ms is not None]
-    way_ms = float(np.median(outside) - np.median(inside)) if inside and outside else 0.0
+    way_ms = float(np.median(outside) - np.median(inside)) if len(inside) and outside else 0.0
     return msgspec.structs.replace(
         profile,
         engines=engines,
@@ -165,51 +156,35 @@ def under_load(
     )
 
 
+def first_times_ms(journal: LanguageJournal) -> Floats:
+    """Arrival to first token as the desk saw it, of all requests that had one, in order of arrival."""
+    times = journal.requests.drop_nulls("first_ns").sort("tag")
+    return (times["first_ns"] - times["arrival_ns"]).to_numpy() / 1e6
+
+
 def serve(
     profile: LanguageProfile, language: Language, model: Path, asks: Sequence[Ask]
-) -> tuple[list[Event], list[Heard], Tables, list[float | None]]:
+) -> tuple[LanguageJournal, list[Heard]]:
     """Start a server on a profile's costs, send it requests from a process of its own, and stop it.
 
     Returns:
-        Calls into its desk, what the client heard, the desk's tables, and times to the first token inside the server.
+        Its journal, and what the client heard.
     """
-    return asyncio.run(_serve(profile, language, model, asks))
+    with tempfile.TemporaryDirectory(prefix="loadslice-") as scratch:
+        folder = Path(scratch) / "journal"
+        heard = asyncio.run(_serve(profile, language, model, asks, folder))
+        return load_language_journal(folder), heard
 
 
 async def _serve(
-    profile: LanguageProfile, language: Language, model: Path, asks: Sequence[Ask]
-) -> tuple[list[Event], list[Heard], Tables, list[float | None]]:
-    events: list[Event] = []
-    language = with_links(language, profile)
-    server = LanguageServer(
-        language,
-        model,
-        port=0,
-        costs=costs_of(profile),
-        keep=lambda kind, now_ns, arguments: events.append((kind, now_ns, tuple(map(int, arguments)))),
-    )
+    profile: LanguageProfile, language: Language, model: Path, asks: Sequence[Ask], journal: Path
+) -> list[Heard]:
+    costs = costs_of(profile)
+    server = LanguageServer(with_links(language, profile), model, port=0, costs=costs, journal=journal)
     await server.start()
     try:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             loop = asyncio.get_running_loop()
-            heard = await loop.run_in_executor(pool, send_apart, server.url, language.language, list(asks))
-        tables = server.tables
+            return await loop.run_in_executor(pool, send_apart, server.url, language.language, list(asks))
     finally:
-        server.hurry()
         await server.stop()
-    return events, heard, tables, first_times_ms(events, tables, language)
-
-
-def first_times_ms(events: Sequence[Event], tables: Tables, language: Language) -> list[float | None]:
-    """Arrival to first token as the desk saw it, by request in order of arrival; ``None``: it had none."""
-    state = fresh(tables, language.max_sequences)
-    found: dict[int, float | None] = {}
-    for kind, now_ns, arguments in events:
-        _again(kind, now_ns, arguments, tables, state)
-        for effect in state.effects[: int(state.counters[c.C_EFFECTS])].tolist():
-            if effect[c.F_KIND] != c.ENDED:
-                continue
-            row = state.sequences[effect[c.F_ROW]]
-            has_token = effect[c.F_ROW] >= 0 and row[c.Q_FIRST_NS] > 0
-            found[effect[c.F_TAG]] = (int(row[c.Q_FIRST_NS]) - int(row[c.Q_ARRIVAL_NS])) / 1e6 if has_token else None
-    return [found[tag] for tag in sorted(found)]

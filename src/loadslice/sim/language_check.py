@@ -142,7 +142,11 @@ def retake(events: pl.DataFrame, arguments: pl.DataFrame, tables: Tables, max_se
     for number, (kind, now_ns, count) in enumerate(events.iter_rows()):
         mine = values[at : at + count]
         at += count
-        if len(mine) != count or now_ns < state.counters[c.C_NOW_NS] or not _call(kind, now_ns, mine, tables, state):
+        if (
+            len(mine) != count
+            or now_ns < state.counters[c.C_NOW_NS]
+            or not call_desk(kind, now_ns, mine, tables, state)
+        ):
             malformed = f"event {number} ({EVENTS[kind] if 0 <= kind < len(EVENTS) else kind}) cannot be taken"
             break
         effects = state.effects[: int(state.counters[c.C_EFFECTS])]
@@ -156,8 +160,8 @@ def retake(events: pl.DataFrame, arguments: pl.DataFrame, tables: Tables, max_se
     return Retaken(digest.hexdigest(), outcomes, state, looks, fault, malformed)
 
 
-def _call(kind: int, now_ns: int, mine: Int64s, tables: Tables, state: State) -> bool:
-    """Call the desk as the server did; false: it cannot have called it like this."""
+def call_desk(kind: int, now_ns: int, mine: Int64s, tables: Tables, state: State) -> bool:
+    """Call the desk once more as a server did; false: no server can have called it like this."""
     name = EVENTS[kind] if 0 <= kind < len(EVENTS) else ""
     engines = tables.engines.shape[0]
     plain = [int(one) for one in mine]

@@ -44,7 +44,7 @@ _path = click.Path(path_type=Path)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--http", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0: any free one.")
 @click.option("--grpc", type=click.IntRange(0, 65535), default=None, help="Port for gRPC; 0: any free one.")
-@click.option("--profile", type=_path, default=None, help="Latency table; without it service times are learnt.")
+@click.option("--profile", type=_path, default=None, help="What `profile` wrote; without it service times are learnt.")
 @click.option("--journal", type=_path, default=None, help="New folder for the journal of this run.")
 @click.option("--max-body-mb", type=click.IntRange(1, 1024), default=16, show_default=True, help="Largest body.")
 @click.option("--drain-s", type=Finite(0, 3600), default=20.0, show_default=True, help="Time to finish in.")
@@ -119,6 +119,7 @@ def command(
             max_body_mb=max_body_mb,
             ready_file=ready_file,
             journal=journal,
+            profile=profile,
             console=console,
             as_json=as_json,
         )
