@@ -115,10 +115,11 @@ def _load_average() -> float | None:
 def lines(profile: LanguageProfile, kept: Path | None) -> Iterator[str]:
     """A profile for a person."""
     for name, times in profile.engines.items():
-        cost = times.cost
+        cost = times.truth
         yield (
             f"engine {name}: a step takes {cost.step_ms:.2f} ms, {cost.token_us / 1e3:.3f} ms a prompt token, "
-            f"{cost.row_us / 1e3:.2f} ms a sequence, {cost.attend_ns:.0f} ns a token and one before it ({times.basis})"
+            f"{cost.row_us / 1e3:.2f} ms a sequence, and for each token before one {cost.attend_ns:.0f} ns, in prompts "
+            f"{cost.prompt_attend_ns:.0f} ns ({times.basis})"
         )
         if times.fit_error_p50 is not None and times.fit_error_max is not None:
             half, worst = times.fit_error_p50, times.fit_error_max

@@ -43,6 +43,7 @@ class ServedStep(msgspec.Struct, frozen=True):
     prompt_tokens: int
     rows: int
     pairs: int
+    prompt_pairs: int
     began_ns: int
     ended_ns: int
 
@@ -83,11 +84,13 @@ def _held(state: State, engine: int, now_ns: int) -> ServedStep:
     members = state.sequences[rows[:, c.P_SEQUENCE]]
     tokens, computed = rows[:, c.P_TOKENS], members[:, c.Q_COMPUTED]
     decodes = members[:, c.Q_FILLING] == 0
+    pairs = tokens * computed + tokens * tokens // 2
     return ServedStep(
         engine=engine,
         prompt_tokens=int(tokens[~decodes].sum()),
         rows=int(decodes.sum()),
-        pairs=int((tokens * computed + tokens * tokens // 2).sum()),
+        pairs=int(pairs[decodes].sum()),
+        prompt_pairs=int(pairs[~decodes].sum()),
         began_ns=now_ns,
         ended_ns=0,
     )
@@ -98,7 +101,7 @@ def parts_of(steps: Sequence[ServedStep], profile: LanguageProfile, names: Seque
     parts: dict[str, list[float]] = {name: [] for name in names}
     for step in steps:
         times = profile.engines[names[step.engine]]
-        should_ms = expected_ms(times.cost, times.shape, step.prompt_tokens, step.rows, step.pairs)
+        should_ms = expected_ms(times.truth, times.shape, step.prompt_tokens, step.rows, step.pairs, step.prompt_pairs)
         for other, longer in profile.beside.get(names[step.engine], {}).items():
             shared = sum(
                 max(0, min(step.ended_ns, one.ended_ns) - max(step.began_ns, one.began_ns))
@@ -120,10 +123,12 @@ def load_for(profile: LanguageProfile, language: Language, *, seconds: float, se
         times = profile.engines[name]
         each = 0.0
         if "prefill" in engine.roles:
-            each += float(np.mean([expected_ms(times.cost, times.shape, int(n), 0, n * n / 2) for n in lengths[:200]]))
+            each += float(
+                np.mean([expected_ms(times.truth, times.shape, int(n), 0, 0, n * n / 2) for n in lengths[:200]])
+            )
         if "decode" in engine.roles:
             # Four share a step at this load.
-            each += ANSWER * expected_ms(times.cost, times.shape, 0, 4, 4 * float(np.mean(lengths))) / 4
+            each += ANSWER * expected_ms(times.truth, times.shape, 0, 4, 4 * float(np.mean(lengths)), 0) / 4
         needs_ms.append(each)
     rate_per_s = UTILISATION * 1e3 / max(needs_ms)
     count = max(8, round(seconds * rate_per_s))

@@ -31,6 +31,8 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 BEFORE = (48, 256, 768, 3072)
 MIXED = (16, 64, 128)
 MIXED_BEFORE = 256
+CONTINUED = 64
+"""Tokens of a prompt that goes on after what it has."""
 ROUNDS_MIN = 2
 STEPS_OF_GROUP = 24
 """Tokens that a group may grow by in one round."""
@@ -103,6 +105,10 @@ def groups(engine: LanguageEngine, language: Language) -> Iterator[tuple[int, li
         most = min(engine.seats, room)
         rows = sorted({count for count in ROWS if count < most} | {most})
         kinds = [Kind(0, count, before) for count in rows]
+        if "prefill" in engine.roles:
+            piece = min(CONTINUED, engine.chunk or CONTINUED, engine.step_tokens)
+            if before + piece < language.context and before + piece <= engine.kv_tokens:
+                kinds.append(Kind(piece, 0, before))
         if "prefill" in engine.roles and before == MIXED_BEFORE:
             kinds += [
                 Kind(tokens, count, before)
@@ -166,6 +172,7 @@ def described(line: EngineLine, taken: dict[Kind, list[Taken]], adopt_us: float 
         source=layout.raw,
         threads=line.engine.threads,
         cost=fit.cost,
+        truth=fit.truth,
         shape=fit.shape,
         noise=noise_of(parts_of(fit, taken)),
         fit_error_p50=fit.error_p50,
@@ -180,7 +187,7 @@ def described(line: EngineLine, taken: dict[Kind, list[Taken]], adopt_us: float 
 def parts_of(fit: Fit, taken: dict[Kind, list[Taken]]) -> list[float]:
     """Single steps in parts of what they should take."""
     return [
-        step.time_ms / expected_ms(fit.cost, fit.shape, kind.prompt_tokens, kind.rows, kind.pairs)
+        step.time_ms / expected_ms(fit.truth, fit.shape, *kind[:2], kind.pairs, kind.prompt_pairs)
         for kind, steps in taken.items()
         for step in steps
     ]
@@ -233,7 +240,7 @@ async def _handover(source: EngineLine, target: EngineLine, times: EngineTimes) 
         source.release(NEW)
     base_ms, token_us, spread = handover_line(tokens_of, times_ms)
     longest = float(np.median([ms for tokens, ms in zip(tokens_of, times_ms, strict=True) if tokens == sizes[-1]]))
-    prompt_ms = expected_ms(times.cost, times.shape, sizes[-1], 0, sizes[-1] ** 2 / 2)
+    prompt_ms = expected_ms(times.truth, times.shape, sizes[-1], 0, 0, sizes[-1] ** 2 / 2)
     return HandoverTime(
         from_=source.name,
         to=target.name,

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadslice.spec.language import StepCost
-from loadslice.spec.language_profile import NOISE_POINTS, SHAPE_ROWS, StepTime
+from loadslice.spec.language_profile import NOISE_POINTS, SHAPE_ROWS, FullCost, StepTime
 
 Floats = NDArray[np.float64]
 
@@ -21,11 +21,18 @@ class Kind(NamedTuple):
     prompt_tokens: int
     rows: int
     before: int
+    """Tokens that each sequence has, or the prompt where nobody decodes; beside others a prompt begins."""
 
     @property
     def pairs(self) -> float:
-        """Tokens before each of its tokens, summed, as the token desk counts them."""
-        return self.rows * self.before + self.prompt_tokens * (self.before + self.prompt_tokens / 2)
+        """Tokens before each of those who decode, summed."""
+        return self.rows * self.before
+
+    @property
+    def prompt_pairs(self) -> float:
+        """Tokens before each token of the prompt, summed."""
+        before = 0 if self.rows else self.before
+        return self.prompt_tokens * (before + self.prompt_tokens / 2)
 
 
 class Taken(NamedTuple):
@@ -39,6 +46,7 @@ class Fit(NamedTuple):
     """A line with its shape."""
 
     cost: StepCost
+    truth: FullCost
     shape: list[float]
     error_p50: float
     error_max: float
@@ -56,25 +64,38 @@ def fitted(taken: dict[Kind, list[Taken]]) -> Fit:
     """
     kinds = list(taken)
     medians = np.array([np.median([one.time_ms for one in taken[kind]]) for kind in kinds])
-    matrix = np.array([(1.0, kind.prompt_tokens, kind.rows, kind.pairs) for kind in kinds])
-    line = nonnegative(matrix / medians[:, None], np.ones(len(medians)))
-    parts = medians / (matrix @ line)
+    full = np.array([(1.0, kind.prompt_tokens, kind.rows, kind.pairs, kind.prompt_pairs) for kind in kinds])
+    target = np.ones(len(medians))
+    line = nonnegative(full / medians[:, None], target)
+    if not full[:, 3].any():
+        line[3] = line[4]
+    parts = medians / (full @ line)
     shape = shaped(kinds, parts)
     left = parts / np.array([_at(shape, kind.rows) for kind in kinds])
     singles = [
         one.time_ms / (row @ line) / _at(shape, kind.rows)
-        for kind, row in zip(kinds, matrix, strict=True)
+        for kind, row in zip(kinds, full, strict=True)
         for one in taken[kind]
     ]
+    # The desk has one price of attention for both.
+    joined = np.column_stack((full[:, :3], full[:, 3] + full[:, 4]))
+    told = nonnegative(joined / medians[:, None], target)
     cost = StepCost(
+        step_ms=float(told[0]),
+        token_us=float(told[1]) * 1e3,
+        row_us=float(told[2]) * 1e3,
+        attend_ns=float(told[3]) * 1e6,
+        relative_sd=float(np.std(singles)),
+    )
+    truth = FullCost(
         step_ms=float(line[0]),
         token_us=float(line[1]) * 1e3,
         row_us=float(line[2]) * 1e3,
         attend_ns=float(line[3]) * 1e6,
-        relative_sd=float(np.std(singles)),
+        prompt_attend_ns=float(line[4]) * 1e6,
     )
     errors = np.abs(left - 1)
-    return Fit(cost, shape, float(np.median(errors)), float(errors.max()))
+    return Fit(cost, truth, shape, float(np.median(errors)), float(errors.max()))
 
 
 def shaped(kinds: Sequence[Kind], parts: Floats) -> list[float]:
@@ -97,9 +118,12 @@ def shape_of(shape: Sequence[float], seats: int) -> Floats:
     return np.interp(np.arange(seats + 1), SHAPE_ROWS, shape)
 
 
-def expected_ms(cost: StepCost, shape: Sequence[float], prompt_tokens: int, rows: int, pairs: float) -> float:
+def expected_ms(
+    truth: FullCost, shape: Sequence[float], prompt_tokens: int, rows: int, pairs: float, prompt_pairs: float
+) -> float:
     """What a step should take."""
-    line = cost.step_ms + (prompt_tokens * cost.token_us + rows * cost.row_us) / 1e3 + pairs * cost.attend_ns / 1e6
+    line = truth.step_ms + (prompt_tokens * truth.token_us + rows * truth.row_us) / 1e3
+    line += (pairs * truth.attend_ns + prompt_pairs * truth.prompt_attend_ns) / 1e6
     return line * _at(shape, rows)
 
 

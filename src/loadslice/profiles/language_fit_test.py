@@ -12,7 +12,7 @@ KINDS = [Kind(tokens, 0, 0) for tokens in (16, 64, 256, 1024)] + [
 
 
 def line(kind: Kind) -> float:
-    return 10 + 1.3 * kind.prompt_tokens + 2.0 * kind.rows + 0.0004 * kind.pairs
+    return 10 + 1.3 * kind.prompt_tokens + 2.0 * kind.rows + 0.0004 * (kind.pairs + kind.prompt_pairs)
 
 
 def taken(time_ms: float) -> list[Taken]:
@@ -29,13 +29,21 @@ def test_costs_that_are_a_line_are_found() -> None:
     assert fit.cost.relative_sd < 1e-6
 
 
+def test_attention_of_prompts_and_of_those_who_decode_have_prices_of_their_own() -> None:
+    kinds = [*KINDS, Kind(64, 0, 512), Kind(64, 0, 48), Kind(64, 8, 256)]
+    fit = fitted({kind: taken(line(kind) + 0.006 * kind.pairs) for kind in kinds})
+    assert fit.truth.attend_ns == pytest.approx(6400, rel=1e-3)
+    assert fit.truth.prompt_attend_ns == pytest.approx(400, rel=1e-3)
+    assert 400 < fit.cost.attend_ns < 6400
+
+
 def test_what_a_line_cannot_say_of_many_sequences_is_in_the_shape() -> None:
     def bent(kind: Kind) -> float:
         return line(kind) * (0.8 if kind.rows in (2, 4) else 1.0)
 
     fit = fitted({kind: taken(bent(kind)) for kind in KINDS})
     for kind in KINDS:
-        said_ms = expected_ms(fit.cost, fit.shape, kind.prompt_tokens, kind.rows, kind.pairs)
+        said_ms = expected_ms(fit.truth, fit.shape, *kind[:2], kind.pairs, kind.prompt_pairs)
         assert said_ms == pytest.approx(bent(kind), rel=0.05)
 
 

@@ -16,7 +16,7 @@ from loadslice.profiles.language_fit import Kind, Taken, fitted, step_times
 from loadslice.spec.device import Device
 from loadslice.spec.errors import InputError
 from loadslice.spec.language import LanguageEngine
-from loadslice.spec.language_profile import SHAPE_ROWS, EngineTimes
+from loadslice.spec.language_profile import SHAPE_ROWS, EngineTimes, truth_of
 
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 HALF = 2
@@ -69,11 +69,8 @@ def kernel_engine(path: Path, device: Device, layers: int, engine: LanguageEngin
     taken |= {Kind(0, rows_, 0): [step(rows_)] for rows_ in SHAPE_ROWS[1:] if rows_ <= max(engine.seats, 1)}
     fit = fitted(taken)
     kv_bytes = 2 * layers * model.kv_width * HALF
-    if "decode" in engine.roles:
-        attend_ns, how = kv_bytes / bandwidth * 1e9, "reading KV at the device's bandwidth"
-    else:
-        peak = device.peak_ops_per_s["fp16"].value * ATTENTION_SHARE
-        attend_ns, how = 4 * layers * model.width / peak * 1e9, f"{ATTENTION_SHARE:.0%} of the device's fp16 peak"
+    attend_ns = kv_bytes / bandwidth * 1e9
+    prompt_attend_ns = 4 * layers * model.width / (device.peak_ops_per_s["fp16"].value * ATTENTION_SHARE) * 1e9
     spread = [
         float(row[f"time_stats.{kernel.column}.std"]) ** 2
         for row in (by_tokens[min(by_tokens)],)
@@ -81,16 +78,19 @@ def kernel_engine(path: Path, device: Device, layers: int, engine: LanguageEngin
     ]
     total_ms = (step(min(by_tokens)).compute_ms) / layers
     relative_sd = sum(spread) ** 0.5 / max(1e-9, total_ms)
-    cost = msgspec.structs.replace(fit.cost, attend_ns=attend_ns, relative_sd=relative_sd)
+    told_ns = attend_ns if "decode" in engine.roles else prompt_attend_ns
+    cost = msgspec.structs.replace(fit.cost, attend_ns=told_ns, relative_sd=relative_sd)
+    truth = msgspec.structs.replace(fit.truth, attend_ns=attend_ns, prompt_attend_ns=prompt_attend_ns)
     return EngineTimes(
         backend=engine.backend,
         basis="modelled",
         source=(
             f"kernels of {path.parent.name} on {device.name}, {layers} layers (microsoft/vidur, MIT); "
-            f"attention as {how}"
+            f"attention as reading KV at the device's bandwidth, over prompts at {ATTENTION_SHARE:.0%} of its fp16 peak"
         ),
         threads=engine.threads,
         cost=cost,
+        truth=truth,
         shape=fit.shape,
         noise=[],
         fit_error_p50=fit.error_p50,
@@ -116,6 +116,7 @@ def stated_engine(engine: LanguageEngine) -> EngineTimes:
         source="cost as the language file states it",
         threads=engine.threads,
         cost=engine.cost,
+        truth=truth_of(engine.cost),
         shape=[1.0] * len(SHAPE_ROWS),
         noise=[],
         fit_error_p50=None,

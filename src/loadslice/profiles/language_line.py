@@ -183,12 +183,15 @@ class Group:
             self._lengths[row] += 1
             plan.append((row, self._lengths[row], True))
         if kind.prompt_tokens:
-            self._line.begin(NEW, kind.prompt_tokens, seed=3)
+            has = 0 if rows else kind.before
+            self._line.begin(NEW, has + kind.prompt_tokens, seed=3)
+            if has:
+                await self._line.take(NEW)  # the slot still holds what the group was made from
             await self._line.ping()
-            plan.append((NEW, kind.prompt_tokens, True))
+            plan.append((NEW, has + kind.prompt_tokens, True))
         taken = await self._line.step(*plan)
         self._line.release(NEW)
-        return kind._replace(before=before if rows else 0), taken
+        return kind._replace(before=before if rows else kind.before), taken
 
     def release(self) -> None:
         """Forget them."""

@@ -97,6 +97,7 @@ def run_language(
     speed: float = 1.0,
     prefix_tokens: Mapping[str, int] | None = None,
     beside: NDArray[np.float64] | None = None,
+    steps: NDArray[np.float64] | None = None,
     shape: NDArray[np.float64] | None = None,
     noise: NDArray[np.float64] | None = None,
     faults: NDArray[np.int64] | None = None,
@@ -112,6 +113,7 @@ def run_language(
         speed: Pace of the trace.
         prefix_tokens: Prompt tokens that each engine's prefix cache holds; default: none.
         beside: [E, E] by which share a step of the first is longer while the second computes.
+        steps: [E, STEP_COSTS] as `language_loop.World.costs` has it; default: as ``costs`` says.
         shape: [E, most seats + 1] as `language_loop.World` has it; default: steps are as their costs say.
         noise: [E, points] as `language_loop.World` has it; default: drawn with the costs' ``relative_sd``.
         faults: Rows of `language_loop`, in time order.
@@ -126,7 +128,13 @@ def run_language(
     count, requests = len(language.engines), len(trace)
     known = costs or {}
     spreads = [known.get(name, engine.cost) for name, engine in language.engines.items()]
+    settings = tables.engines.astype(np.float64)
+    attend_ns = settings[:, c.E_ATTEND_PS] / 1000
+    stated = np.column_stack(
+        [settings[:, c.E_STEP_NS], settings[:, c.E_TOKEN_NS], settings[:, c.E_ROW_NS], attend_ns, attend_ns]
+    )
     world = loop.World(
+        costs=stated if steps is None else steps,
         step_sd=np.array([cost.relative_sd if cost else 0.0 for cost in spreads]),
         beside_ppm=np.zeros((count, count), np.int64) if beside is None else np.round(beside * c.PPM).astype(np.int64),
         shape=np.ones((count, state.rows.shape[1] + 1)) if shape is None else shape,

@@ -41,6 +41,7 @@ def run_router(
         speed=speed,
         prefix_tokens=prefix_tokens,
         beside=around.beside,
+        steps=around.steps,
         shape=around.shape,
         noise=around.noise,
         faults=faults,

@@ -39,6 +39,10 @@ GAP_BINS = 4096
 GAP_BINS_PER_E = 128.0
 """Histogram of the time between two tokens: bins a 128th of a power of e wide, 0.8 %, from 1 us."""
 
+# What a step takes: this, and this per token of a prompt, sequence that decodes, token before one that decodes, and
+# token before one of a prompt, which many tokens read at once.
+S_STEP, S_TOKEN, S_ROW, S_ATTEND, S_PROMPT_ATTEND, STEP_COSTS = range(6)
+
 # Totals of an engine.
 B_BUSY_NS, B_ROWS, BUSY_COLUMNS = range(3)
 
@@ -64,6 +68,8 @@ class Prompts(NamedTuple):
 class World(NamedTuple):
     """What surrounds the desk."""
 
+    costs: NDArray[np.float64]
+    """[E, STEP_COSTS] what steps take, ns: not always what the desk is told to expect"""
     step_sd: NDArray[np.float64]
     """[E] spread of a step's time, as a share of it"""
     beside_ppm: Int64s
@@ -99,25 +105,21 @@ def gap_bin(gap_ns: int) -> int:
 
 
 @kernel
-def drawn_ns(seed: int, world: World, tables: Tables, state: State, engine: int, slow_ppm: int, steps: int) -> int:
-    """Time that the step which just began takes: by its settings, never by what the desk has learned of it."""
-    settings = tables.engines[engine]
-    prompt_tokens, decoding, pairs = 0, 0, 0
+def drawn_ns(seed: int, world: World, state: State, engine: int, slow_ppm: int, steps: int) -> int:
+    """Time that the step which just began takes: by its costs, never by what the desk has learned of it."""
+    costs = world.costs[engine]
+    decoding = 0
+    time_ns = costs[S_STEP]
     for place in range(state.engines[engine, c.N_STEPPING]):
         row = state.rows[engine, place]
         sequence = state.sequences[row[c.P_SEQUENCE]]
         tokens = row[c.P_TOKENS]
-        pairs += tokens * sequence[c.Q_COMPUTED] + tokens * tokens // 2
+        pairs = tokens * sequence[c.Q_COMPUTED] + tokens * tokens // 2
         if sequence[c.Q_FILLING] == 0:
             decoding += 1
+            time_ns += costs[S_ROW] + pairs * costs[S_ATTEND]
         else:
-            prompt_tokens += tokens
-    time_ns = (
-        settings[c.E_STEP_NS]
-        + prompt_tokens * settings[c.E_TOKEN_NS]
-        + decoding * settings[c.E_ROW_NS]
-        + pairs * settings[c.E_ATTEND_PS] // 1000
-    )
+            time_ns += tokens * costs[S_TOKEN] + pairs * costs[S_PROMPT_ATTEND]
     factor = slow_ppm / 1e6 * world.shape[engine, decoding]
     for other in range(state.engines.shape[0]):
         if other != engine and state.engines[other, c.N_STEPPING] > 0:
@@ -168,7 +170,7 @@ def carry_out(
         elif kind == c.STEP:
             engine = effect[c.F_A]
             steps = state.engines[engine, c.N_STEPS]
-            took_ns = drawn_ns(seed, world, tables, state, engine, slow_ppm[engine], steps)
+            took_ns = drawn_ns(seed, world, state, engine, slow_ppm[engine], steps)
             step_ends_ns[engine] = max(now_ns, free_ns[engine]) + took_ns
             record.busy[engine, B_BUSY_NS] += took_ns
             record.busy[engine, B_ROWS] += effect[c.F_C]
@@ -318,6 +320,7 @@ def run(
             engine = what[X_ENGINE]
             if what[X_KIND] == FAULT_DOWN:
                 step_ends_ns[engine] = c.FOREVER
+                free_ns[engine] = now_ns
                 desk.on_engine_down(now_ns, tables, state, engine)
             elif what[X_KIND] == FAULT_UP:
                 desk.on_engine_up(now_ns, tables, state, engine)

@@ -29,6 +29,7 @@ class Surroundings(NamedTuple):
 
     language: Language
     costs: dict[str, StepCost] | None
+    steps: NDArray[np.float64] | None
     shape: NDArray[np.float64] | None
     noise: NDArray[np.float64] | None
     beside: NDArray[np.float64] | None
@@ -46,14 +47,22 @@ def surroundings(language: Language, profile: LanguageProfile | None) -> Surroun
         profile: Of these engines.
     """
     if profile is None:
-        return Surroundings(language, None, None, None, None, 0.0, 0.0, "costs as the language file states them")
+        return Surroundings(language, None, None, None, None, None, 0.0, 0.0, "costs as the language file states them")
     names = list(language.engines)
     seats = max(engine.seats for engine in language.engines.values())
+    steps = np.zeros((len(names), loop.STEP_COSTS))
     shape = np.ones((len(names), seats + 1))
     noise = np.zeros((len(names), NOISE_POINTS))
     beside = np.zeros((len(names), len(names)))
     for index, name in enumerate(names):
         times = profile.engines[name]
+        steps[index] = [
+            times.truth.step_ms * 1e6,
+            times.truth.token_us * 1e3,
+            times.truth.row_us * 1e3,
+            times.truth.attend_ns,
+            times.truth.prompt_attend_ns,
+        ]
         shape[index] = np.interp(np.arange(seats + 1), SHAPE_ROWS, times.shape)
         if times.noise:
             noise[index] = times.noise
@@ -70,6 +79,7 @@ def surroundings(language: Language, profile: LanguageProfile | None) -> Surroun
     return Surroundings(
         with_links(language, profile),
         costs_of(profile),
+        steps,
         shape,
         noise,
         beside,

@@ -20,6 +20,7 @@ from loadslice.spec.language_profile import (
     HandoverTime,
     LanguageProfile,
     ServingTime,
+    truth_of,
 )
 
 
@@ -30,6 +31,7 @@ def times(**changes: object) -> EngineTimes:
         source="made up",
         threads=1,
         cost=COST,
+        truth=truth_of(COST),
         shape=[1.0] * len(SHAPE_ROWS),
         noise=[],
         fit_error_p50=None,
@@ -71,7 +73,7 @@ ONE = prompts((0, 100, 4))
 
 def test_a_profile_stands_before_the_costs_of_the_file_and_the_way_to_the_server_is_added() -> None:
     assert first_ms(ONE, profile()) == pytest.approx(110)
-    slow = times(cost=msgspec.structs.replace(COST, step_ms=30))
+    slow = times(truth=truth_of(msgspec.structs.replace(COST, step_ms=30)))
     assert first_ms(ONE, profile(engines={"prefill": slow, "decode": times()})) == pytest.approx(130)
     served = ServingTime(request_ms=7, seconds=1, requests=1)
     assert first_ms(ONE, profile(serving=served)) == pytest.approx(117)
