@@ -117,9 +117,11 @@ async def _serve(server: LanguageServer, ready_file: Path | None, *, as_json: bo
         return
     await starting
     for name, cost in server.costs.items():
+        is_given = server.language.engines[name].cost is not None
+        basis = "as the file says" if is_given else f"measured now, spread {cost.relative_sd:.0%}"
         say(
             f"engine {name}: a step takes {cost.step_ms:.1f} ms, {cost.token_us / 1e3:.2f} ms a prompt token, "
-            f"{cost.row_us / 1e3:.2f} ms a sequence (measured now, spread {cost.relative_sd:.0%})"
+            f"{cost.row_us / 1e3:.2f} ms a sequence ({basis})"
         )
         engine = server.language.engines[name]
         if engine.backend == "openvino-static" and not (engine.device or "CPU").startswith("NPU"):

@@ -1,8 +1,9 @@
 """OpenAI's wire format for completions: what a body may say, and what an answer looks like.
 
-Rules of this file: what the public interface refuses is refused here, in its form of error; fields that only hint
-(``user``, ``metadata``, ``store`` ...) are taken and ignored; fields that would change the answer and that this server
-does not offer are refused by name, never silently dropped.
+Rules of this file: what the public interface refuses is refused here, in its form of error, fields that it does not
+know among them; its fields that only hint (``user``, ``metadata``, ``store`` ...) are taken and ignored; fields that
+would change the answer and that this server does not offer are refused by name, never silently dropped. What load
+clients add to the interface is taken where it says nothing (``NEUTRAL``).
 """
 
 from typing import Annotated, Any, Literal
@@ -19,6 +20,38 @@ MESSAGES_MAX = 2048
 CHOICES_MAX = 8
 DEFAULT_NEW = 16
 """Tokens of a text completion that says nothing; the interface's own default."""
+
+
+HINTS = frozenset(
+    [
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "parallel_tool_calls",
+        "reasoning_effort",
+        "verbosity",
+        "prediction",
+        "function_call",
+    ]
+)
+"""Of the public interface; they say how, or for whom, not what."""
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "top_k": (-1, 0),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "use_beam_search": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "add_generation_prompt": (True,),
+    "stop_token_ids": ([],),
+}
+"""Not of the public interface, but sent by clients of other servers: values that change nothing."""
 
 
 class RequestError(Exception):
@@ -100,6 +133,7 @@ class TextBody(_Body, frozen=True, kw_only=True):
     best_of: int | None = None
 
 
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _chat = msgspec.json.Decoder(ChatBody)
 _text = msgspec.json.Decoder(TextBody)
 
@@ -111,6 +145,7 @@ def read_chat(body: bytes | memoryview) -> ChatBody:
         RequestError: It is refused.
     """
     asked = _decode(_chat, body)
+    _refuse_unknown(body, ChatBody)
     assert isinstance(asked, ChatBody)
     _refuse_present(asked, ("tools", "functions", "audio"))
     if asked.response_format is not None and asked.response_format.get("type") != "text":
@@ -130,6 +165,7 @@ def read_text(body: bytes | memoryview) -> TextBody:
         RequestError: It is refused.
     """
     asked = _decode(_text, body)
+    _refuse_unknown(body, TextBody)
     assert isinstance(asked, TextBody)
     _refuse_present(asked, ("suffix",))
     if asked.echo:
@@ -151,6 +187,19 @@ def _decode(decoder: "msgspec.json.Decoder[Any]", body: bytes | memoryview) -> A
         raise RequestError(text[:200], parameter) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError("the body is not valid JSON") from error
+
+
+def _refuse_unknown(body: bytes | memoryview, kind: type[_Body]) -> None:
+    """Refuse fields that neither the interface nor its common extensions have, as the interface does."""
+    known = kind.__struct_fields__
+    for name, raw in _decode(_fields, body).items():
+        if name in known or name in HINTS:
+            continue
+        if name not in NEUTRAL:
+            raise RequestError(f"Unrecognized request argument supplied: {name[:64]}", name[:64])
+        if bytes(raw) != b"null" and msgspec.json.decode(raw) not in NEUTRAL[name]:
+            words = " or ".join(str(one) for one in NEUTRAL[name])
+            raise RequestError(f"'{name}' is not offered, only {words}", name, code="unsupported_parameter")
 
 
 def _refuse_present(body: Any, fields: tuple[str, ...]) -> None:
