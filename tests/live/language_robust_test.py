@@ -110,6 +110,47 @@ def test_engines_of_two_runtimes_serve_one_model_together(prefill: str, decode: 
     assert texts["always-local"] == texts["always-remote"]
 
 
+def test_an_engine_that_keeps_its_kv_to_itself_serves_whole_requests_with_the_same_tokens() -> None:
+    texts: dict[str, list[str]] = {}
+
+    def scene(backend: str) -> Callable[[LanguageServer, Any], Awaitable[None]]:
+        async def run(server: LanguageServer, client: Any) -> None:
+            import openai
+
+            prompts = [f"{index}: {LONG if index % 2 else 'Once upon a time'}" for index in range(5)]
+            gone = asyncio.ensure_future(streamed(client, LONG, 300))
+            texts[backend] = await asyncio.gather(*(streamed(client, prompt) for prompt in prompts))
+            gone.cancel()
+            await asyncio.wait((gone,))
+            if backend == "openvino-genai":
+                with pytest.raises(openai.BadRequestError, match="'logprobs' is not offered by these engines"):
+                    await client.completions.create(model=NAME, prompt="a", max_tokens=2, logprobs=1)
+            await until(lambda: int(server.state.counters[c.C_IN_SYSTEM]) == 0)
+            nothing_is_held(server)
+
+        return run
+
+    for backend in ("openvino-paged", "openvino-genai"):
+        engine = {"backend": backend, "options": {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}}
+        play(scene(backend), said({"all": engine}, "always-local"))
+    assert texts["openvino-paged"] == texts["openvino-genai"]
+
+
+@pytest.mark.parametrize(
+    ("engines", "words"),
+    [
+        ({"all": {"backend": "openvino-genai", "roles": ("decode",)}}, "computes whole requests"),
+        ({"prefill": {"backend": "openvino-genai"}, "decode": {}}, "can neither give KV nor take it"),
+        ({"all": {"buckets": (64, 64)}}, "buckets: 64 after 64"),
+        ({"all": {"prefix_tokens": -1}}, "prefix_tokens: -1 is not between"),
+    ],
+)
+def test_a_language_file_that_asks_for_what_cannot_be_is_refused(engines: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words) as refused:
+        said(engines)
+    assert "\n" not in str(refused.value)
+
+
 def test_a_prompt_whose_hand_over_hangs_is_computed_where_it_goes_on() -> None:
     play(_hangs, split(lease_ms=300))
 

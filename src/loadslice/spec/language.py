@@ -19,6 +19,9 @@ RouterPolicy = Literal["always-local", "always-remote", "length", "length-or-loa
 ROUTER_POLICIES: tuple[RouterPolicy, ...] = ("always-local", "always-remote", "length", "length-or-load", "cost")
 """In the order of the token desk's codes."""
 
+WHOLE_BACKENDS = ("openvino-genai",)
+"""Engines that keep their KV to themselves: they compute whole requests, and draw tokens themselves."""
+
 SEATS_MAX = 512
 ENGINES_MAX = 64
 
@@ -187,6 +190,8 @@ def check_language(language: Language, path: str) -> Language:
 def _check_engine(engine: LanguageEngine, language: Language, place: str) -> None:
     if not engine.roles or len(set(engine.roles)) != len(engine.roles):
         raise InputError(f"{place}.roles: {engine.roles} must be 'prefill', 'decode' or both, each once.")
+    if engine.backend in WHOLE_BACKENDS and set(engine.roles) != {"prefill", "decode"}:
+        raise InputError(f"{place}.roles: backend '{engine.backend}' computes whole requests: 'prefill' and 'decode'.")
     for key, number, low, high in (
         ("threads", engine.threads, 1, 1024),
         ("seats", engine.seats, 1, SEATS_MAX),
@@ -225,6 +230,10 @@ def _check_links(language: Language, path: str) -> None:
                 raise InputError(f"{place}.{key}: '{name}' is not an engine ({', '.join(language.engines)}).")
             if role not in language.engines[name].roles:
                 raise InputError(f"{place}.{key}: engine '{name}' has not the role '{role}'.")
+        for name in (link.from_, link.to):
+            if language.engines[name].backend in WHOLE_BACKENDS:
+                backend = language.engines[name].backend
+                raise InputError(f"{place}: engine '{name}' of backend '{backend}' can neither give KV nor take it.")
         if link.from_ == link.to:
             raise InputError(f"{place}: '{link.to}' needs no link to itself.")
         if (link.from_, link.to) in seen:

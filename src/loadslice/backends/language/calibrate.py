@@ -120,7 +120,12 @@ def _decode(session: LanguageSession, rows: int, before: int) -> list[float]:
 
 def _hand_over_us(session: LanguageSession, layout: Layout) -> tuple[float, float]:
     tokens = 4 * session.layout.block
-    if session.free_blocks < 8 or not session.layout.decodes or session.layout.sequences == 1:
+    if (
+        layout.raw_bytes_per_block == 0
+        or session.free_blocks < 8
+        or not session.layout.decodes
+        or session.layout.sequences == 1
+    ):
         return 0.0, 0.0
     session.step([StepRow(FIRST_SEQUENCE, [1] * tokens, samples=False)])
     buffer = np.zeros(4 * layout.raw_bytes_per_block, np.uint8)

@@ -7,6 +7,7 @@ from loadslice.backends.language import messages as m
 from loadslice.backends.language.base import LanguageSession
 from loadslice.backends.language.gguf import converted, sha256_of
 from loadslice.spec.errors import InputError
+from loadslice.spec.language import WHOLE_BACKENDS
 
 
 def open_session(order: m.Load) -> tuple[LanguageSession, m.Layout]:
@@ -21,7 +22,8 @@ def open_session(order: m.Load) -> tuple[LanguageSession, m.Layout]:
     """
     opener = BACKENDS.get(order.backend)
     if opener is None:
-        raise InputError(f"backend '{order.backend}' is not one of {', '.join(BACKENDS)}.")
+        names = ", ".join((*BACKENDS, *WHOLE_BACKENDS))
+        raise InputError(f"backend '{order.backend}' is not one of {names}.")
     if order.buckets and order.backend != "openvino-static":
         raise InputError(f"backend '{order.backend}' compiles for no fixed lengths: `buckets` says nothing to it.")
     session, hashed = opener(order)

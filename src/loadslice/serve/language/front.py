@@ -35,7 +35,7 @@ from loadslice.serve.language.shell import LanguageShell
 from loadslice.serve.limits import Limits
 from loadslice.serve.refusals import NS_PER_MS, NS_PER_S, RefusalError
 from loadslice.serve.reply import Reply, json_reply
-from loadslice.spec.language import Language
+from loadslice.spec.language import WHOLE_BACKENDS, Language
 from loadslice.spec.pipeline import CLASSES, ClassName
 
 CHAT, TEXT, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
@@ -71,6 +71,7 @@ class LanguageFront:
         self._language = language
         self._clock = clock
         self._engine_names = list(language.engines)
+        self._draws_itself = any(engine.backend in WHOLE_BACKENDS for engine in language.engines.values())
         self._started_s = int(time.time())
         self.looks: dict[str, Callable[[Head], Reply]] = {}
         """Further paths that GET takes, and who answers; added before the server starts."""
@@ -199,6 +200,7 @@ class LanguageFront:
                     vocabulary=len(words.pieces),
                     end=words.end_token,
                 )
+                self._check_sampling(sampling)
                 choice = Choice(len(choices), words, stops_of(asked), sampling.stop_tokens)
                 choices.append(choice)
                 requests.append(
@@ -247,6 +249,12 @@ class LanguageFront:
         )
         choice.request = request
         return request
+
+    def _check_sampling(self, sampling: Sampling) -> None:
+        """Refuse what an engine that draws tokens itself does not tell, or do."""
+        if self._draws_itself and (sampling.logprobs or sampling.bias):
+            name = "logprobs" if sampling.logprobs else "logit_bias"
+            raise RequestError(f"'{name}' is not offered by these engines", name, code="unsupported_parameter")
 
     def _check_prompt(self, prompt: list[int], vocabulary: int) -> None:
         if not prompt:
