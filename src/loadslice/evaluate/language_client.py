@@ -5,6 +5,7 @@ have the length that is asked for, so what is measured is what a trace says.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -12,11 +13,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 HEADER_END = b"\r\n\r\n"
-EVENT = b"data: {"
 TEXT = b'"text":'
-DONE = b"data: [DONE]"
-LAST = b'"finish_reason":null'
-READ_BYTES = 65_536
+GOES_ON = b'"finish_reason":null'
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +69,7 @@ async def send(url: str, model: str, asks: Sequence[Ask], *, timeout_s: float = 
     try:
         return list(await asyncio.gather(*tasks))
     finally:
-        lines.close()
+        await lines.close()
 
 
 class _Lines:
@@ -88,15 +86,21 @@ class _Lines:
             reader, writer = self._idle.pop()
             if not reader.at_eof():
                 return reader, writer
-            writer.close()
+            await _closed(writer)
         return await asyncio.open_connection(self.host, self.port, limit=1 << 20)
 
     def give_back(self, line: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
         self._idle.append(line)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         for _, writer in self._idle:
-            writer.close()
+            await _closed(writer)
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
 
 
 async def _ask(lines: _Lines, model: str, ask: Ask, late_ms: float, timeout_s: float) -> Heard:
@@ -127,7 +131,7 @@ async def _ask(lines: _Lines, model: str, ask: Ask, late_ms: float, timeout_s: f
     except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError) as error:
         heard.error = str(error) or type(error).__name__
         if line is not None:
-            line[1].close()
+            await _closed(line[1])
     return heard
 
 
@@ -150,7 +154,7 @@ async def _hear(reader: asyncio.StreamReader, heard: Heard, began: float) -> Non
         now = time.perf_counter()
         if b'"error"' in data and TEXT not in data:
             heard.error = data.decode(errors="replace")[:200]
-        if TEXT not in data or LAST not in data:
+        if TEXT not in data or GOES_ON not in data:
             continue
         if heard.first_ms is None:
             heard.first_ms = (now - began) * 1e3

@@ -134,7 +134,7 @@ async def _alone(line: EngineLine, seconds: float, draws: np.random.Generator) -
                 taken.setdefault(kind, []).append(step)
         rounds += 1
     adopt_us = await _adopt_us(line)
-    return described(line, _pooled(taken), adopt_us)
+    return described(line, taken, adopt_us)
 
 
 async def _round(
@@ -156,10 +156,6 @@ async def _round(
     steps = [(kinds[index], (await group.step(kinds[index]))[1]) for index in order]
     group.release()
     return steps
-
-
-def _pooled(taken: dict[Kind, list[Taken]]) -> dict[Kind, list[Taken]]:
-    return {kind: steps for kind, steps in taken.items() if steps}
 
 
 def described(line: EngineLine, taken: dict[Kind, list[Taken]], adopt_us: float | None) -> EngineTimes:
