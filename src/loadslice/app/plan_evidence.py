@@ -30,7 +30,11 @@ def read(portrait: Path | None, inspections: Sequence[Path], squeezes: Sequence[
     Raises:
         InputError: A file that is none of its kind.
     """
-    found = [decode_json(path, Inspection) for path in inspections]
+    found: list[Inspection] = []
+    for path in inspections:
+        # A study keeps those of all its models in one file.
+        read = decode_json(path, Inspection | list[Inspection])  # type: ignore[arg-type]
+        found += read if isinstance(read, list) else [read]
     return Evidence(
         portraits.load(portrait) if portrait is not None else None,
         found,

@@ -90,7 +90,7 @@ def read(given: Given) -> Read:
     offers = _precise(_allowed(offers, budget, warnings), pipeline, warnings)
     if prices is not None:
         offers = price_file.apply(prices, offers, budget.money.currency, str(given.prices))
-    offers = catalogued(offers, budget.money.currency)
+    offers = catalogued(offers, budget.money.currency, warnings)
     with guests():
         frame = with_inputs(frame, pipeline, path.parent)
     return Read(path.parent, pipeline, budget, latency, offers, prices, frame, warnings)

@@ -18,10 +18,11 @@ from loadslice.evaluate.report.plan_page import render_plan
 from loadslice.plan.advice import complete
 from loadslice.plan.fleet import planner
 from loadslice.plan.fleet.candidate import entries_of, times_name
+from loadslice.plan.fleet.judge import Judge
 from loadslice.plan.fleet.planner import Planned, Tools
 from loadslice.plan.fleet.setting import Setting, set_up
 from loadslice.plan.shocks import time_error
-from loadslice.plan.sweep import Judging, Ledger, Runner, local
+from loadslice.plan.sweep import Ledger, Runner, local
 from loadslice.plan.sweep_ray import cluster
 from loadslice.sim import simulate
 from loadslice.spec.errors import InputError
@@ -96,8 +97,10 @@ def _tools(asked: Asked, given: Given) -> Tools:
     jobs = asked.jobs or usable_cores()
     key = _key(asked, given)
 
-    def runner(judge: Judging) -> Runner:
-        return local(judge, jobs) if asked.address is None else cluster(judge, asked.address)
+    def runner(judge: Judge, ledger: Ledger) -> Runner:
+        if asked.address is None:
+            return local(ledger.judging(judge), jobs)
+        return cluster(judge, asked.address, ledger, jobs)
 
     path = None if asked.out is None else asked.out / LEDGER
 

@@ -149,7 +149,7 @@ def figures(device: Device, currency: str, box: str) -> Offer:
     )
 
 
-def catalogued(offers: Offers, currency: str) -> Offers:
+def catalogued(offers: Offers, currency: str, warnings: list[str]) -> Offers:
     """Offers with the catalogue's power, memory and price of their device where no file states one.
 
     A price is taken for cards in machines that are bought; a rented machine's card may or may not be in its rent.
@@ -160,6 +160,10 @@ def catalogued(offers: Offers, currency: str) -> Offers:
         device = known.get(offer.device or "")
         if device is None:
             engines[name] = offer
+            if offer.device is not None and not offer.device.endswith((".yaml", ".yml")):
+                warnings.append(
+                    f"'{name}': the catalogue has no device '{offer.device}'; only what the files state is known of it."
+                )
             continue
         if device.kind == "cpu" and device.cores is not None and 0 < offer.cores <= device.cores.value:
             device = part_of(device, max(1, round(offer.cores)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from loadslice.app import study_plan
+from loadslice.app import study_offers, study_plan
 from loadslice.app.output import keep, say
 from loadslice.app.study_findings import Findings, Options
 from loadslice.app.study_folder import Folder
@@ -77,6 +77,8 @@ def study(folder: Folder, out: Path, options: Options) -> Report:
     _check(found)
     _forecast(found, out)
     _measure_live(found)
+    if found.folder.offers is not None:
+        study_offers.plan(found, out)
     report = report_of(found)
     keep(report, out, "report.json")
     write_bytes(out / "report.html", render(report).encode())

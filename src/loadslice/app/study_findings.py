@@ -10,6 +10,7 @@ from loadslice.app.study_models import Models
 from loadslice.app.study_plan import Studied
 from loadslice.evaluate import pace, payloads
 from loadslice.spec.device import LocalMachine
+from loadslice.spec.plan import Plan
 from loadslice.spec.portrait import Portrait
 from loadslice.workload.trace import Trace
 
@@ -47,3 +48,7 @@ class Findings:
     models: Models | None = None
     chosen: pace.Pace | None = None
     window: pace.Window | None = None
+    planned: Plan | None = None
+    """Which fleet to buy, where the folder holds offers."""
+    not_planned: str | None = None
+    """Why there is no plan although there are offers."""

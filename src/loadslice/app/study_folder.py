@@ -50,6 +50,9 @@ class Folder:
     trace: Path
     budget_path: Path
     budget: Budget
+    offers: Path | None = None
+    """What could be bought; with it the study ends with a plan."""
+    prices: Path | None = None
 
 
 def read(folder: Path) -> Folder:
@@ -66,7 +69,8 @@ def read(folder: Path) -> Folder:
         names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     except OSError as error:
         raise InputError(f"{folder}: cannot be read, {reason(error)}.") from error
-    return Folder(_plans(folder, names), _trace(folder, names), folder / "budget.yaml", _budget(folder))
+    offers, prices = (folder / name if name in names else None for name in ("offers.yaml", "prices.yaml"))
+    return Folder(_plans(folder, names), _trace(folder, names), folder / "budget.yaml", _budget(folder), offers, prices)
 
 
 def _plans(folder: Path, names: list[str]) -> list[Plan]:

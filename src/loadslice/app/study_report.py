@@ -59,6 +59,7 @@ def report_of(found: Findings) -> Report:
         agreements=assemble.agreements(texts, found.inputs.score),
         provenance=_provenance(found, made.tools | {"loadslice": made.loadslice}, made.inputs),
         limits=_limits(found, plans),
+        planned=found.planned,
     )
 
 
@@ -166,5 +167,7 @@ def _limits(found: Findings, plans: list[PlanReport]) -> list[str]:
         )
     limits += [_emulated(studied) for studied in found.studied if twins(studied.plan.pipeline)]
     limits += [f"{plan.title}: {warning}" for plan in plans if plan.measured for warning in plan.measured.warnings]
+    if found.not_planned is not None:
+        limits.append(f"No fleet to buy was sought, although there are offers: {found.not_planned}")
     notes = dict.fromkeys(warning for plan in plans if plan.simulated for warning in plan.simulated.warnings)
     return [*limits, *(f"Simulation: {note}" for note in notes)]

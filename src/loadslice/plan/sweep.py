@@ -115,17 +115,25 @@ class Ledger:
             if kept.key == self._key:
                 self._known[tuple(kept.counts)] = _verdict(kept)
 
+    def known(self, counts: Int64s) -> Verdict | None:
+        """What the file says of a fleet."""
+        verdict = self._known.get(tuple(int(count) for count in counts))
+        self.found += verdict is not None
+        return verdict
+
+    def keep(self, verdict: Verdict | None) -> None:
+        """Write a line; ``None`` leaves none."""
+        if verdict is not None and self._path is not None:
+            self._write(verdict)
+
     def judging(self, judge: Judging) -> Judging:
         """The same judge, which asks the file first and writes into it."""
 
         def remembered(counts: Int64s, boxes: Int64s) -> Verdict | None:
-            known = self._known.get(tuple(int(count) for count in counts))
-            if known is not None:
-                self.found += 1
-                return known
-            verdict = judge(counts, boxes)
-            if verdict is not None and self._path is not None:
-                self._write(verdict)
+            verdict = self.known(counts)
+            if verdict is None:
+                verdict = judge(counts, boxes)
+                self.keep(verdict)
             return verdict
 
         return remembered

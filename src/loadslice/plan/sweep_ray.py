@@ -2,23 +2,24 @@
 
 import os
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
-from loadslice.plan.fleet.judge import Verdict
-from loadslice.plan.sweep import Job, Judging, Runner
+from loadslice.plan.fleet.judge import Judge, Verdict
+from loadslice.plan.sweep import Job, Ledger, Runner
 from loadslice.spec.errors import InputError, MissingExtraError
 
 ATTEMPTS = 3
 """A node that goes away takes its simulations with it; each is started anew this often."""
 
 
-def cluster(judge: Judging, address: str) -> Runner:
+def cluster(judge: Judge, address: str, ledger: Ledger, jobs: int | None = None) -> Runner:
     """Judge on a Ray cluster, as many at a time as it has processors.
 
     Args:
         judge: Sent once; traffic and times travel with it.
         address: As ``ray.init`` takes it; ``local`` starts a cluster of one machine for this run.
+        ledger: Asked and written to here, for the cluster's machines may not see its file.
+        jobs: Processors of a local cluster; ``None``: all.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -31,7 +32,8 @@ def cluster(judge: Judging, address: str) -> Runner:
         raise MissingExtraError("ray", "a search on a cluster") from error
     try:
         ray.init(
-            address=None if address == "local" else address,
+            address=address,
+            num_cpus=jobs if address == "local" else None,
             ignore_reinit_error=True,
             include_dashboard=False,
             log_to_driver=False,
@@ -39,26 +41,43 @@ def cluster(judge: Judging, address: str) -> Runner:
         )
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise InputError(f"--ray {address}: no cluster answers there. Start one with `ray start --head`.") from error
-    return _runner(ray, judge)
+    return _runner(ray, judge, ledger)
 
 
-def _runner(ray: Any, judge: Judging) -> Runner:
-    def simulate(sent: Judging, job: Job) -> Verdict | None:
-        return sent(job[1], job[2])
+_OWN: dict[int, Judge] = {}
+
+
+def _own(judge: Judge, key: int) -> Judge:
+    """A judge whose arrays may be written to: Ray's may not, and for those every kernel would be compiled again."""
+    if key not in _OWN:
+        _OWN.clear()
+        _OWN[key] = judge.copied()
+    return _OWN[key]
+
+
+def _runner(ray: Any, judge: Judge, ledger: Ledger) -> Runner:
+    def simulate(sent: Judge, key: int, job: Job) -> Verdict | None:
+        return _own(sent, key)(job[1], job[2])
 
     remote = ray.remote(max_retries=ATTEMPTS)(simulate)
-    shared = ray.put(judge)
+    shared, key = ray.put(judge), id(judge)
     processors = max(1, int(ray.cluster_resources().get("CPU", 1)))
 
     def run(wanted: Iterator[Job]) -> Iterator[tuple[int, Verdict | None]]:
         running: dict[Any, int] = {}
         while True:
-            for job in islice(wanted, processors - len(running)):
-                running[remote.remote(shared, job)] = job[0]
+            while len(running) < processors and (job := next(wanted, None)) is not None:
+                known = ledger.known(job[1])
+                if known is not None:
+                    yield job[0], known
+                    continue
+                running[remote.remote(shared, key, job)] = job[0]
             if not running:
                 return
             done, _ = ray.wait(list(running), num_returns=1)
             for reference in done:
-                yield running.pop(reference), ray.get(reference)
+                verdict = ray.get(reference)
+                ledger.keep(verdict)
+                yield running.pop(reference), verdict
 
     return run

@@ -10,6 +10,7 @@ from loadslice.spec.device import LocalMachine
 from loadslice.spec.files import Stamp, decode_json
 from loadslice.spec.inspection import Inspection
 from loadslice.spec.latency import Entry
+from loadslice.spec.plan import Plan
 from loadslice.spec.portrait import Portrait
 from loadslice.spec.replay import Replay
 from loadslice.spec.simulation import Simulation
@@ -233,6 +234,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     agreements: list[Agreement]
     provenance: Provenance
     limits: list[str]
+    planned: Plan | None = None
+    """Which fleet to buy; ``None``: the folder holds no offers, or no plan could be made."""
 
 
 def load(path: Path) -> Report:

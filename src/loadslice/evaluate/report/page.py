@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from loadslice.evaluate.predict import REPLICAS
 from loadslice.evaluate.report import views, words
+from loadslice.evaluate.report.plan_page import render_section
 from loadslice.spec.inspection import OpCount
 from loadslice.spec.report import OUTSIDE, Compared, PlanReport, Report
 
@@ -47,7 +48,8 @@ def render(report: Report) -> str:
     )
     style = Markup((FOLDER / "report.css").read_text(encoding="utf-8"))  # noqa: S704 - our own file
     template = environment.get_template("report.html.j2")
-    return template.render(r=report, charts=views.all_charts(report), style=style)
+    planned = render_section(report.planned) if report.planned is not None else None
+    return template.render(r=report, charts=views.all_charts(report), style=style, planned=planned)
 
 
 def _figure(plan: PlanReport, name: str) -> Compared | None:

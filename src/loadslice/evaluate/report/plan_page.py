@@ -1,6 +1,7 @@
 """Renders a `Plan` as one HTML file: an answer a manager can read, with what an engineer needs to check it below."""
 
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -21,6 +22,16 @@ PARTS = {
 
 def render_plan(plan: Plan) -> str:
     """The whole page."""
+    return _environment().get_template("plan.html.j2").render(_context(plan))
+
+
+def render_section(plan: Plan) -> Markup:
+    """The same without a page around it, for a report whose headings of the section's parts are of level 3."""
+    template = _environment().from_string("{% from 'plan.html.j2' import section with context %}{{ section(p, 3) }}")
+    return Markup(template.render(_context(plan)))  # noqa: S704 - rendered with autoescape
+
+
+def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -36,18 +47,22 @@ def render_plan(plan: Plan) -> str:
         sentence=words.sentence,
         signed_saving=_saving,
     )
+    return environment
+
+
+def _context(plan: Plan) -> dict[str, Any]:
     costs = [cost for fleet in plan.fleets for cost in fleet.tco or []]
-    return environment.get_template("plan.html.j2").render(
-        p=plan,
-        charts=plan_charts(plan),
-        horizons=sorted({cost.years for cost in costs}) or [plan_years(plan)],
-        bases=sorted({fleet.basis for fleet in plan.fleets if fleet.judged == "simulated"}) or ["unknown"],
-        missing=sorted({name for cost in costs for name in cost.missing}),
-        parts=[(kind, words_) for kind, (words_, _) in PARTS.items()],
-        cost_of=cost_of,
-        UNKNOWN=words.UNKNOWN,
-        style=Markup((FOLDER / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
-    )
+    return {
+        "p": plan,
+        "charts": plan_charts(plan),
+        "horizons": sorted({cost.years for cost in costs}) or [plan_years(plan)],
+        "bases": sorted({fleet.basis for fleet in plan.fleets if fleet.judged == "simulated"}) or ["unknown"],
+        "missing": sorted({name for cost in costs for name in cost.missing}),
+        "parts": [(kind, words_) for kind, (words_, _) in PARTS.items()],
+        "cost_of": cost_of,
+        "UNKNOWN": words.UNKNOWN,
+        "style": Markup((FOLDER / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
+    }
 
 
 def plan_years(plan: Plan) -> int:

@@ -6,8 +6,10 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
+from loadslice.evaluate.report.page import render
 from loadslice.evaluate.report.page_test import Outline
-from loadslice.evaluate.report.plan_page import plan_charts, render_plan
+from loadslice.evaluate.report.plan_page import plan_charts, render_plan, render_section
+from loadslice.evaluate.report.specimen import specimen
 from loadslice.plan.advice import complete
 from loadslice.plan.money.specimen import BUDGET, PRICES, engine, fleet
 from loadslice.spec.budget import ModelLife, Offline, People, Power
@@ -144,3 +146,19 @@ def test_a_plan_without_a_tariff_is_a_page_that_names_it() -> None:
     dark = msgspec.structs.replace(TEAM, power=Power())
     made = complete(bare(fleets=[fleet("cpu-only", {"cpu": engine("cpu", 2)})]), dark, prices=PRICES)
     assert "power.tariff_per_kwh of the budget" in text_of(render_plan(made))
+
+
+def test_a_study_with_a_plan_ends_with_it_and_one_without_does_not_speak_of_it(plan: Plan) -> None:
+    report = specimen()
+    without, with_plan = render(report), render(msgspec.structs.replace(report, planned=plan))
+    assert "What to buy" not in without
+    assert (
+        with_plan.index('id="limits"') < with_plan.index('id="buy"') < with_plan.index(str(render_section(plan))[:200])
+    )
+    assert plan.decision is not None
+    assert plan.decision in html.unescape(with_plan)
+    outline = Outline()
+    outline.feed(with_plan)
+    ids = [attributes["id"] for _, attributes in outline.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert HOSTILE not in with_plan

@@ -18,6 +18,8 @@ BUCKETS = 24
 """Time buckets of a plan."""
 BUCKET_S_MIN = 60.0
 """A shorter stretch may well ask for more than the fleet can do: that is what queues are for."""
+SPAN_S_MIN = 1.0
+"""A single request, or many at one instant, are taken to have come within this."""
 SIZES_MAX = 8
 """Classes of size at one stage and shape."""
 _NS_PER_S = 1e9
@@ -81,18 +83,19 @@ def rows_ns(service: Service, stage: int, engine: int, lane: int, rows: Int64s, 
     return np.where(shared, np.minimum(alone, rows * each), alone)
 
 
-def demand(prepared: Prepared, runs: tuple[tuple[str, ...], ...]) -> Demand:
+def demand(prepared: Prepared, runs: tuple[tuple[str, ...], ...], *, patience_s: float = 0.0) -> Demand:
     """Add the traffic up.
 
     Args:
         prepared: Traffic and times of a pipeline whose engines are the types, one of each.
         runs: By stage, names of engines that can run it.
+        patience_s: How long an answer may take: traffic of an instant is worked through in that time.
 
     Returns:
         The demand on each engine of the pipeline.
     """
     traffic, pipeline = prepared.traffic, prepared.pipeline
-    which, seconds, first = _buckets(traffic)
+    which, seconds, first = _buckets(traffic, patience_s)
     count = len(seconds)
     works = len(traffic.items)
     per_kind = np.bincount(which * works + traffic.work, minlength=count * works).reshape(count, works)
@@ -136,13 +139,15 @@ def _sizes(items: Int64s, members: Int64s) -> list[Int64s]:
     return [order[(items[order] >= group[0]) & (items[order] <= group[-1])] for group in groups]
 
 
-def _buckets(traffic: Traffic) -> tuple[Int64s, Float64s, Int64s]:
+def _buckets(traffic: Traffic, patience_s: float) -> tuple[Int64s, Float64s, Int64s]:
     """Bucket of each request, seconds of each bucket, and which part of the trace it begins with.
 
     Up to a day: equal parts of at least a minute. Longer: hours, of which those with like traffic stand together.
     """
     arrival_s = traffic.arrival_ns / _NS_PER_S
-    span_s = max(float(arrival_s[-1]), 1e-3)
+    span_s = float(arrival_s[-1])
+    if span_s < BUCKET_S_MIN:
+        span_s = max(span_s, patience_s, SPAN_S_MIN)
     if span_s <= BUCKETS * 3600:
         count = max(1, min(BUCKETS, int(span_s / BUCKET_S_MIN)))
         which = np.minimum((arrival_s / span_s * count).astype(np.int64), count - 1)

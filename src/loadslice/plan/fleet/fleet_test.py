@@ -26,7 +26,7 @@ def trace(requests: int = 1500, rate_per_s: float = 400.0) -> pl.DataFrame:
 def tools(**changes) -> planner.Tools:
     given = {
         "clock": time.perf_counter,
-        "runner": lambda judge: local(judge, 2),
+        "runner": lambda judge, _: local(judge, 2),
         "ledger": lambda _: Ledger(None, ""),
         "tell": lambda _: None,
         "jobs": 1,

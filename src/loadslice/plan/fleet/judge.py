@@ -107,6 +107,18 @@ class Judge:
         traffic = self.traffic._replace(arrival_ns=arrival_ns)
         return Judge(self.problem, self.design, traffic, self.slo, self.policies, self.seed)
 
+    def copied(self) -> "Judge":
+        """The same judge with traffic of its own."""
+        traffic = self.traffic
+        own = traffic._replace(
+            carried=traffic.carried.copy(),
+            arrival_ns=traffic.arrival_ns.copy(),
+            requests=traffic.requests.copy(),
+            items=traffic.items.copy(),
+            bucket=traffic.bucket.copy(),
+        )
+        return Judge(self.problem, self.design, own, self.slo, self.policies, self.seed)
+
     def with_latency(self, latency: LatencyTable) -> "Judge":
         """The same judge over other times."""
         design = replace(self.design, latency=latency)

@@ -25,7 +25,7 @@ from loadslice.plan.fleet.reference import NAMES, Reference, references, search
 from loadslice.plan.fleet.search import SPARE, TIMES_FLUID, Fleet, Search, Seeker
 from loadslice.plan.fleet.setting import POLICIES, Setting
 from loadslice.plan.fleet.tune import is_better, score, tune
-from loadslice.plan.sweep import WORTH, Judging, Ledger, Runner, Swept, sweep
+from loadslice.plan.sweep import WORTH, Ledger, Runner, Swept, sweep
 from loadslice.spec.budget import Budget
 from loadslice.spec.plan import Compared, HourLoad, Limit, Load, Objective, PlannedFleet, Proof
 
@@ -48,7 +48,7 @@ class Tools:
     """What a planner needs of the world outside."""
 
     clock: Callable[[], float]
-    runner: Callable[[Judging], Runner]
+    runner: Callable[[Judge, Ledger], Runner]
     ledger: Callable[[str], Ledger]
     tell: Callable[[str], None]
     jobs: int
@@ -158,9 +158,9 @@ def _alternatives(
     fleets = list(wanted.values())[:ALTERNATIVES_MAX]
     if not fleets:
         return Swept(np.zeros(0)), []
-    run = tools.runner(tools.ledger("any").judging(judge))
+    run = tools.runner(judge, tools.ledger("any"))
     part = judge.sample()
-    sample = None if part is None else tools.runner(tools.ledger("sample").judging(part))
+    sample = None if part is None else tools.runner(part, tools.ledger("sample"))
     swept = sweep(problem, fleets, run, sample=sample, tell=_now_and_then(tools))
     for number, verdict in swept.verdicts.items():
         seeker.remember(fleets[number], verdict)

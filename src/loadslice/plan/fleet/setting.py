@@ -76,7 +76,7 @@ def set_up(
     every = pipeline_of(design, one_each, POLICIES[0])
     assert every is not None
     prepared = simulate.prepare(trace, every, table_of(design, one_each, boxes, every), seed=seed)
-    asked = demand(prepared, runs)
+    asked = demand(prepared, runs, patience_s=max(budget.slo.latency_limits_ms.values()) / 1000)
     warnings += [line for line in prepared.warnings if "unknown:" not in line]
     return Setting(
         design, prepared.traffic, asked, lower(offers, budget, asked, prices), offers, list(dict.fromkeys(warnings))

@@ -1,0 +1,56 @@
+"""The end of a study whose folder holds offers: which fleet to buy, searched on the times that were just measured."""
+
+from pathlib import Path
+
+from loadslice.app.plan_run import Asked, run
+from loadslice.app.study_findings import Findings
+from loadslice.spec.errors import MissingExtraError
+from loadslice.spec.plan import Plan
+
+
+def plan(found: Findings, out: Path) -> None:
+    """Plan with the first pipeline of the study; what it writes goes to ``out/plan``.
+
+    Args:
+        found: Gets the plan, or why there is none.
+        out: Folder of the study.
+    """
+    studied = found.studied[0]
+    if studied.table is None:
+        found.not_planned = f"{studied.plan.title} could not be profiled."
+        return
+
+    def search() -> tuple[Plan | None, str]:
+        try:
+            made = run(_asked(found, out))
+        except MissingExtraError as error:
+            found.not_planned = str(error)
+            return None, str(error)
+        return made, made.decision or "no decision"
+
+    found.planned = found.journey.attempt("plan", search)
+    if found.planned is None and found.not_planned is None:
+        found.not_planned = found.journey.steps[-1].detail
+
+
+def _asked(found: Findings, out: Path) -> Asked:
+    """The command line that would make the same plan."""
+    studied = found.studied[0]
+    evidence = {name: path for name in ("portrait", "inspections") if (path := out / f"{name}.json").is_file()}
+    return Asked(
+        trace=found.folder.trace,
+        models=(),
+        pipeline=studied.plan.path,
+        budget=found.folder.budget_path,
+        objective="cost",
+        profile=studied.profile_path,
+        offers=found.folder.offers,
+        prices=found.folder.prices,
+        devices=(),
+        address=None,
+        jobs=None,
+        seed=found.options.seed,
+        out=out / "plan",
+        portrait=evidence.get("portrait"),
+        inspections=[evidence["inspections"]] if "inspections" in evidence else [],
+    )
