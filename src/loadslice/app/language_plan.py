@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import polars as pl
 import yaml
 
@@ -13,6 +14,9 @@ from loadslice.spec.files import stamp, write_bytes
 from loadslice.spec.language import Language, load_language
 from loadslice.spec.language_plan import SCHEMA, Estimate, LanguageFleet, LanguagePlan
 from loadslice.spec.language_profile import load_profile
+
+if TYPE_CHECKING:
+    from loadslice.sim.language_world import Fitted
 
 FILE, FLEET = "plan.json", "fleet.yaml"
 STRETCH_MIN = 20
@@ -46,7 +50,7 @@ def plan_language(asked: Asked) -> LanguagePlan:
     Raises:
         InputError: A file cannot be used, or the trace is too short for so many stretches.
     """
-    from loadslice.plan.language import Limits, apart, candidates, judged, recommended, verdict
+    from loadslice.plan.language import Limits, apart, candidates, judged
     from loadslice.sim.language_world import fit_context, surroundings
     from loadslice.workload import trace as trace_file
 
@@ -65,44 +69,46 @@ def plan_language(asked: Asked) -> LanguagePlan:
         raise InputError(f"--threads {asked.threads}: no engine of the language file has so few.")
     with progress("simulating fleets", offered, len(offered)) as bar:
         fleets = [judged(one, stretches, limits, speed=asked.speed, seed=asked.seed) for one in bar]
-    fleets.sort(key=lambda fleet: (fleet.threads, fleet.name))
+    plan = _plan(asked, language, fitted, fleets, surroundings(language, profile).basis)
+    keep(plan, asked.out, FILE)
+    chosen = next((one for one in offered if one.name == plan.recommended), None)
+    if asked.out is not None and chosen is not None:
+        write_bytes(asked.out / FLEET, _yaml(chosen.language, chosen.policy))
+    emit(plan, as_json=asked.as_json, text=lambda: lines(plan))
+    return plan
+
+
+def _plan(asked: Asked, language: Language, fitted: "Fitted", fleets: list[LanguageFleet], basis: str) -> LanguagePlan:
+    from loadslice.plan.language import recommended, verdict
+
+    assert asked.profile is not None
+    fleets = sorted(fleets, key=lambda fleet: (fleet.threads, fleet.name))
     chosen = recommended(fleets)
     threads = chosen.threads if chosen is not None else max(fleet.threads for fleet in fleets)
     if chosen is not None and not _has_both(fleets, threads):
         threads = min((fleet.threads for fleet in fleets if fleet.structure == "split"), default=threads)
     said, advantage, why = verdict(fleets, threads)
-    span_s = max(1e-9, float(fitted.trace["arrival_s"][-1]))
-    plan = LanguagePlan(
-        stamp=stamp(
-            SCHEMA,
-            inputs={"trace": asked.trace, "language": asked.language, "profile": asked.profile},
-            seed=asked.seed,
-            tools=TOOLS,
-        ),
+    inputs = {"trace": asked.trace, "language": asked.language, "profile": asked.profile}
+    return LanguagePlan(
+        stamp=stamp(SCHEMA, inputs=inputs, seed=asked.seed, tools=TOOLS),
         first_token_ms=asked.first_token_ms,
         between_tokens_ms=asked.between_tokens_ms,
         quantile=asked.quantile,
         completed_share=asked.completed_share,
-        rate_per_s=len(fitted.trace) / span_s * asked.speed,
+        rate_per_s=len(fitted.trace) / max(1e-9, float(fitted.trace["arrival_s"][-1])) * asked.speed,
         scale_tokens=asked.scale_tokens,
         prompts_cut=fitted.prompts_cut,
         answers_cut=fitted.answers_cut,
         requests=len(fitted.trace),
-        stretches=len(stretches),
+        stretches=asked.stretches,
         fleets=fleets,
         recommended=None if chosen is None else chosen.name,
         verdict=said,
         advantage=advantage,
         why=why,
-        basis=surroundings(language, profile).basis,
+        basis=basis,
         warnings=_warnings(fitted.prompts_cut, fitted.answers_cut, language, apart=asked.apart),
     )
-    keep(plan, asked.out, FILE)
-    if asked.out is not None and chosen is not None:
-        fleet = next(one.language for one in offered if one.name == chosen.name)
-        write_bytes(asked.out / FLEET, _yaml(fleet, chosen.policy))
-    emit(plan, as_json=asked.as_json, text=lambda: lines(plan))
-    return plan
 
 
 def cut(trace: pl.DataFrame, count: int) -> list[pl.DataFrame]:
@@ -142,8 +148,6 @@ def _warnings(prompts: int, answers: int, language: Language, *, apart: bool) ->
 
 
 def _yaml(language: Language, policy: str) -> bytes:
-    import msgspec
-
     router = msgspec.structs.replace(language.router, policy=policy)
     plain = msgspec.to_builtins(msgspec.structs.replace(language, router=router))
     text = yaml.safe_dump(plain, sort_keys=False, width=110)
