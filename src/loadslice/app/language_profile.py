@@ -78,6 +78,7 @@ def profile_language(
     Raises:
         InputError: The file, its model or an engine cannot be used.
     """
+    from loadslice.app.language_served import under_load
     from loadslice.profiles.language import measure
 
     language = load_language(path)
@@ -98,8 +99,6 @@ def profile_language(
         load_average_1m_after=_load_average(),
     )
     if served_seconds > 0:
-        from loadslice.app.language_served import under_load
-
         say(f"serving a load for about {served_seconds:g} s")
         profile = under_load(profile, language, model, seconds=served_seconds, seed=seed)
         profile = msgspec.structs.replace(profile, load_average_1m_after=_load_average())
