@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from loadslice.evaluate.drills import simulated
-from loadslice.evaluate.drills.stage import Ground, NotApplicableError, endless, ground
+from loadslice.evaluate.drills.stage import Ground, NotApplicableError, ground
 from loadslice.spec.drill import DRILLS
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
-from loadslice.spec.pipeline import Breaker, Engine, Failover, Pipeline, Queue, Stage, check
+from loadslice.spec.pipeline import Breaker, ClassLimits, Engine, Failover, Pipeline, Queue, Stage, check
 
 TIMES = {("prep", "host"): 2.0, ("det", "npu"): 10.0, ("det", "cpu"): 30.0, ("post", "host"): 1.0}
 TABLE = LatencyTable(
@@ -71,10 +71,11 @@ def test_the_flapping_breaker_really_changed(field: Ground) -> None:
     assert float(simulated.flapping(field).figures["transitions_per_minute"] or 0) > 1
 
 
-def test_a_pipeline_without_limits_lets_the_lowest_class_crowd_out_the_top_one() -> None:
-    classless = msgspec.structs.replace(endless(PIPELINE), deadline_ms=100.0)
-    found = simulated.low_class_burst(ground(classless, TABLE, 1))
-    assert float(found.figures["top_class_share"] or 1) < 1
+def test_a_floor_for_the_lowest_class_lets_it_crowd_out_the_top_one() -> None:
+    generous = msgspec.structs.replace(PIPELINE, deadline_ms=100.0, classes={"sheddable": ClassLimits(floor=0.95)})
+    found = simulated.low_class_burst(ground(generous, TABLE, 1))
+    assert float(found.figures["top_class_share"] or 1) < 0.9
+    assert not found.held
 
 
 def test_one_seed_gives_one_result(field: Ground) -> None:
