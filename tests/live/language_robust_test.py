@@ -142,6 +142,7 @@ def test_an_engine_that_keeps_its_kv_to_itself_serves_whole_requests_with_the_sa
         ({"all": {"backend": "openvino-genai", "roles": ("decode",)}}, "computes whole requests"),
         ({"prefill": {"backend": "openvino-genai"}, "decode": {}}, "can neither give KV nor take it"),
         ({"all": {"buckets": (64, 64)}}, "buckets: 64 after 64"),
+        ({"all": {"backend": "onnxruntime-slots", "prefix_tokens": 64}}, "shares no blocks"),
         ({"all": {"prefix_tokens": -1}}, "prefix_tokens: -1 is not between"),
     ],
 )
@@ -175,6 +176,28 @@ async def _hangs(server: LanguageServer, client: Any) -> None:
     assert int(server.state.counters[c.C_FALLBACKS]) == 1
     os.kill(pid, signal.SIGCONT)
     await until(lambda: shell._slots.free == shell._slots.slots)
+    assert await streamed(client, LONG) == whole
+    assert int(server.state.counters[c.C_HANDOVERS_FAILED]) == 1
+    nothing_is_held(server)
+
+
+def test_a_prompt_for_whose_hand_over_no_memory_is_free_is_computed_where_it_goes_on() -> None:
+    play(_no_slot, split())
+
+
+async def _no_slot(server: LanguageServer, client: Any) -> None:
+    import httpx
+
+    whole = await streamed(client, LONG)
+    slots = server._slots
+    taken = [slots.take() for _ in range(slots.free)]  # as hand-overs do whose leases ran out while they are written
+    assert await streamed(client, LONG) == whole
+    assert int(server.state.counters[c.C_FALLBACKS]) == 1
+    async with httpx.AsyncClient() as reader:
+        metrics = (await reader.get(f"{server.url}/metrics")).text
+    assert 'loadslice_lm_handover_failures_total{reason="no_slot_is_free"} 1.0' in metrics
+    for slot in taken:
+        slots.give_back(slot)
     assert await streamed(client, LONG) == whole
     assert int(server.state.counters[c.C_HANDOVERS_FAILED]) == 1
     nothing_is_held(server)

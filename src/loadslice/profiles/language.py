@@ -92,7 +92,8 @@ async def _measure(
 def groups(engine: LanguageEngine, language: Language) -> Iterator[tuple[int, list[Kind]]]:
     """Kinds of steps to measure, by tokens that sequences have before; what does not fit an engine is left out."""
     if "prefill" in engine.roles:
-        most = min(engine.step_tokens, engine.chunk or language.context, language.context - 1)
+        longest = min(engine.prompt_max or language.context, language.context - 1)
+        most = min(engine.step_tokens, engine.chunk or language.context, longest)
         prompts = sorted({tokens for tokens in PROMPTS if tokens < most} | {most})
         fits = [tokens for tokens in prompts if tokens + language.block <= engine.kv_tokens]
         yield 0, [Kind(tokens, 0, 0) for tokens in fits]
@@ -193,7 +194,7 @@ async def _adopt_us(line: EngineLine) -> float | None:
     """Microseconds per token to begin a sequence with a cached prefix instead of computing it."""
     block = line.language.block
     tokens = min(8 * block, line.engine.kv_tokens // 2, line.language.context // 2) // block * block
-    if tokens == 0:
+    if tokens == 0 or not line.shares:
         return None
     line.begin(NEW, tokens + 1, seed=5)
     await line.fill(NEW, tokens)
@@ -284,7 +285,8 @@ async def _busy(line: EngineLine, seconds: float, stop: asyncio.Event | None = N
                     break
             group.release()
         return taken
-    tokens = min(BESIDE_PROMPT, line.engine.step_tokens, line.language.context - 1)
+    longest = min(line.engine.prompt_max or line.language.context, line.language.context - 1)
+    tokens = min(BESIDE_PROMPT, line.engine.step_tokens, longest)
     while time.perf_counter() < ends and not (stop is not None and stop.is_set()):
         line.begin(NEW, tokens)
         taken.append((await line.step((NEW, tokens, True))).time_ms)

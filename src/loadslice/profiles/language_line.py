@@ -14,7 +14,7 @@ from loadslice.backends.language.host import LanguageProcess, SharedSlots
 from loadslice.backends.language.worker import HEADER_BYTES
 from loadslice.profiles.language_fit import Kind, Taken
 from loadslice.spec.errors import InputError
-from loadslice.spec.language import Language
+from loadslice.spec.language import SHARING_BACKENDS, Language
 
 LOAD_TIMEOUT_S = 300.0
 ANSWER_TIMEOUT_S = 120.0
@@ -41,6 +41,8 @@ class EngineLine:
 
     def __init__(self, name: str, language: Language, model: Path, slots: SharedSlots) -> None:
         self.name, self.engine, self.language = name, language.engines[name], language
+        self.shares = self.engine.backend in SHARING_BACKENDS
+        """Whether it can have a prefix cache."""
         self._slots = slots
         self._answers: asyncio.Queue[m.FromEngine | str] = asyncio.Queue()
         self._number = 0
@@ -55,13 +57,16 @@ class EngineLine:
                 device=self.engine.device or "CPU",
                 threads=self.engine.threads,
                 kv_blocks=self.engine.kv_tokens // language.block,
-                cached_blocks=language.context // language.block,
+                cached_blocks=language.context // language.block if self.shares else 0,
                 options=self.engine.options,
                 slots=slots.slots,
                 context=language.context,
                 measure=False,
                 seats=self.engine.seats + FIRST,
                 block=language.block,
+                buckets=self.engine.buckets,
+                prompt_max=self.engine.prompt_max or 0,
+                decodes="decode" in self.engine.roles,
             ),
             slots,
             self._hear,

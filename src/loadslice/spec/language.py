@@ -22,6 +22,9 @@ ROUTER_POLICIES: tuple[RouterPolicy, ...] = ("always-local", "always-remote", "l
 WHOLE_BACKENDS = ("openvino-genai",)
 """Engines that keep their KV to themselves: they compute whole requests, and draw tokens themselves."""
 
+SHARING_BACKENDS = ("openvino-paged",)
+"""Engines whose sequences can share blocks: those that have a prefix cache."""
+
 SEATS_MAX = 512
 ENGINES_MAX = 64
 
@@ -190,6 +193,8 @@ def check_language(language: Language, path: str) -> Language:
 def _check_engine(engine: LanguageEngine, language: Language, place: str) -> None:
     if not engine.roles or len(set(engine.roles)) != len(engine.roles):
         raise InputError(f"{place}.roles: {engine.roles} must be 'prefill', 'decode' or both, each once.")
+    if engine.prefix_tokens and engine.backend not in SHARING_BACKENDS:
+        raise InputError(f"{place}.prefix_tokens: backend '{engine.backend}' shares no blocks; it must be 0 there.")
     if engine.backend in WHOLE_BACKENDS and set(engine.roles) != {"prefill", "decode"}:
         raise InputError(f"{place}.roles: backend '{engine.backend}' computes whole requests: 'prefill' and 'decode'.")
     for key, number, low, high in (

@@ -126,6 +126,13 @@ class StaticSession:
         logits: Float32s = request.get_output_tensor(0).data.reshape(-1).copy()
         return logits
 
+    def _kv_of(self, sequence: int) -> Float32s:
+        """KV of what a sequence has; computed now, if nothing was sampled yet."""
+        kv = self._kv.get(sequence)
+        if kv is None or kv.shape[2] != len(self._tokens[sequence]):
+            self._compute(sequence, self._tokens[sequence])
+        return self._kv[sequence]
+
     def _shape(self, tokens: int) -> tuple[int, int, int]:
         return self.layout.kv_heads, tokens, self.layout.head_dim
 
@@ -135,7 +142,7 @@ class StaticSession:
 
     def export_raw(self, sequence: int, into: NDArray[np.uint8]) -> int:
         """See `base.LanguageSession.export_raw`."""
-        kv = self._kv[sequence]
+        kv = self._kv_of(sequence)
         tokens = -(-kv.shape[2] // self.layout.block) * self.layout.block
         size = len(kv) * int(np.prod(self._shape(tokens))) * 4
         into[:size].view(np.float32).reshape(len(kv), *self._shape(tokens))[:, :, : kv.shape[2]] = kv
@@ -151,7 +158,7 @@ class StaticSession:
 
     def export_neutral(self, sequence: int, into: Float32s) -> None:
         """See `base.LanguageSession.export_neutral`."""
-        into.reshape(-1, *into.shape[2:])[...] = self._kv[sequence]
+        into.reshape(-1, *into.shape[2:])[...] = self._kv_of(sequence)
 
     def import_neutral(self, sequence: int, source: Float32s) -> None:
         """Refused: there is no past to put it in.
