@@ -245,6 +245,7 @@ def test_engines_whose_kv_is_not_alike_are_refused_at_the_start(tmp_path: Path) 
         return str(refused.value)
 
     assert "quantised KV moves only between engines" in refusal(split({"options": {"kv_precision": "u8"}}))
+    assert "context: 65536 is more than" in refusal(msgspec.structs.replace(split(), context=65_536))
     assert "Say `block: 32`" in refusal(split(block=16))
     cut = tmp_path / "cut.gguf"
     whole = resolve_model(MODEL, Path())

@@ -230,7 +230,10 @@ ToEngine = Load | Begin | Step | Export | Import | Release | Ping | Stop
 FromEngine = Ready | Failed | Stepped | Exported | Imported | Broken | Cached | Pong
 
 MESSAGE_BYTES_MAX = 196_608
-"""A sequential-packet socket takes no larger one; a prompt of 32,768 tokens fits."""
+"""A sequential-packet socket takes no larger one."""
+
+CONTEXT_MAX = 32_768
+"""Tokens of the longest sequence that fits a message, five bytes each."""
 
 encoder = msgspec.msgpack.Encoder()
 to_engine = msgspec.msgpack.Decoder(ToEngine)

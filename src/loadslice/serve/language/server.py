@@ -179,6 +179,8 @@ class LanguageServer:
         Raises:
             InputError: The port is taken, or the model does not load on an engine.
         """
+        if self.language.context > m.CONTEXT_MAX:
+            raise InputError(f"context: {self.language.context} is more than the {m.CONTEXT_MAX} that can be served.")
         if self._journal_folder is not None:
             refuse_used(self._journal_folder)
         self._http = HttpServer(self._front, self._limits)
