@@ -5,7 +5,9 @@ import polars as pl
 import pytest
 
 from loadslice.app import plan_evidence
+from loadslice.graph.inspect import inspect
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import encode_json
 from loadslice.spec.inspection import DeviceFit, Inspection
 
 
@@ -32,3 +34,11 @@ def test_rows_of_a_request_are_those_that_99_of_100_do_not_exceed() -> None:
     frame = pl.DataFrame({"arrival_s": [float(i) for i in range(200)], "items": [1] * 197 + [9, 9, 9]})
     assert plan_evidence.rows_p99(frame) == 9
     assert plan_evidence.rows_p99(frame.drop("items")) is None
+
+
+def test_a_study_s_inspections_of_all_its_models_are_one_file(tmp_path: Path) -> None:
+    folder = Path(__file__).resolve().parents[3] / "examples" / "inspection"
+    made = [inspect(folder / "head.onnx", {}, []), inspect(folder / "backbone.int8.onnx", {}, [])]
+    path = tmp_path / "inspections.json"
+    path.write_bytes(encode_json(made))
+    assert plan_evidence.read(None, [path], []).inspections == made

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
+from loadslice.app.plan_model import Models, apart
 from loadslice.plan.fleet.candidate import pipeline_of, table_of
 from loadslice.plan.fleet.planner import Candidate
 from loadslice.spec.files import encode_json, write_bytes
@@ -55,6 +56,31 @@ def write(candidate: Candidate, source: Path, folder: Path) -> list[str]:
             write_bytes(folder / f"{name}.py", _PROXY.format(name=name, folder=relative).encode())
     write_bytes(folder / PIPELINE, text(_moved(pipeline, source, folder)).encode())
     return [PIPELINE]
+
+
+def write_each(candidate: Candidate, models: Models, folder: Path) -> list[str]:
+    """Write one pipeline for each of several models on one fleet, all with the fleet's engines.
+
+    Args:
+        candidate: Simulated.
+        models: That share the fleet.
+        folder: Where the files go.
+
+    Returns:
+        Names of the pipeline files.
+    """
+    verdict, mix = candidate.fleet.verdict, candidate.fleet.mix
+    assert verdict is not None
+    design = candidate.judge.design
+    joint = pipeline_of(design, mix.counts, verdict.policy)
+    assert joint is not None, "it was simulated"
+    pipelines, table = apart(joint, table_of(design, mix.counts, mix.boxes, joint), models)
+    write_bytes(folder / LATENCY, encode_json(table))
+    written = []
+    for name, pipeline in pipelines.items():
+        written.append(f"pipeline.{name}.yaml")
+        write_bytes(folder / written[-1], text(_moved(pipeline, Path.cwd(), folder)).encode())
+    return written
 
 
 def _modules(pipeline: Pipeline) -> set[str]:

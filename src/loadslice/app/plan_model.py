@@ -91,11 +91,35 @@ def together(models: Models, latency: LatencyTable) -> tuple[Pipeline, LatencyTa
     pipeline = Pipeline(
         version=1,
         pipeline=TOGETHER,
-        engines={name: Engine(backend="twin", queue=Queue(limit=128)) for name in engines},
+        engines={
+            name: Engine(backend="onnxruntime" if name == LOCAL else "twin", queue=Queue(limit=128)) for name in engines
+        },
         stages=[Stage(name=TOGETHER, variant=TOGETHER, engines=engines, buckets=[[n + 1] for n in range(len(names))])],
     )
     kept = [entry for entry in entries if entry.engine in engines]
     return check(pipeline, "--model"), msgspec.structs.replace(latency, entries=kept, inputs=inputs)
+
+
+def apart(pipeline: Pipeline, latency: LatencyTable, models: Models) -> tuple[dict[str, Pipeline], LatencyTable]:
+    """A fleet's pipeline of `together` as one for each model, and their times under the models' names.
+
+    Args:
+        pipeline: Of a fleet; its engines are in each.
+        latency: Of the fleet.
+        models: As they were put together.
+    """
+    (joint,) = pipeline.stages
+    found = {}
+    entries: list[Entry] = []
+    for number, (name, path) in enumerate(models.paths.items(), start=1):
+        stage = msgspec.structs.replace(joint, name=name, model=str(path), variant=None, buckets=[], accept={})
+        found[name] = check(msgspec.structs.replace(pipeline, pipeline=name, stages=[stage]), f"--model {path}")
+        entries += [
+            msgspec.structs.replace(entry, variant=stage.variant_id, shape=None)
+            for entry in latency.entries
+            if entry.shape == [number]
+        ]
+    return found, msgspec.structs.replace(latency, entries=entries, inputs=[])
 
 
 def _one_shape(entries: list[Entry]) -> list[Entry]:

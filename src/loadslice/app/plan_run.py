@@ -10,11 +10,12 @@ import msgspec
 
 from loadslice.app import plan_evidence
 from loadslice.app.output import keep, say
-from loadslice.app.plan_files import write
+from loadslice.app.plan_files import write, write_each
 from loadslice.app.plan_inputs import Given, Read, read
 from loadslice.app.plan_model import models_of
 from loadslice.backends.probe import usable_cores
 from loadslice.evaluate.report.plan_page import render_plan
+from loadslice.graph.inputs import parse_shapes
 from loadslice.plan.advice import complete
 from loadslice.plan.fleet import planner
 from loadslice.plan.fleet.candidate import entries_of, times_name
@@ -29,6 +30,10 @@ from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp, write_bytes
 from loadslice.spec.plan import Objective, Plan
 
+SERVERS = (
+    "each model has a pipeline of its own, with all engines of the fleet; two servers do not know each other's queues, "
+    "and the figures are of one scheduler over all of them."
+)
 LEDGER, PAGE = "simulated.jsonl", "plan.html"
 
 
@@ -51,6 +56,7 @@ class Asked(NamedTuple):
     portrait: Path | None = None
     inspections: Sequence[Path] = ()
     squeezes: Sequence[Path] = ()
+    shapes: Sequence[str] = ()
 
 
 def run(asked: Asked) -> Plan:
@@ -71,6 +77,7 @@ def run(asked: Asked) -> Plan:
         offers=asked.offers,
         prices=asked.prices,
         devices=asked.devices,
+        shapes=parse_shapes(tuple(asked.shapes)),
     )
     found = read(given)
     setting = set_up(
@@ -85,7 +92,10 @@ def run(asked: Asked) -> Plan:
     planned = planner.make(setting, found.budget, asked.objective, tools)
     plan = _advised(planned, setting, found, asked, given)
     chosen = planned.candidates.get(plan.recommended or "")
-    if asked.out is not None and chosen is not None and not models.together:
+    if asked.out is not None and chosen is not None and models.together:
+        warnings = [*plan.warnings, SERVERS]
+        plan = msgspec.structs.replace(plan, pipelines=write_each(chosen, models, asked.out), warnings=warnings)
+    elif asked.out is not None and chosen is not None:
         plan = msgspec.structs.replace(plan, pipelines=write(chosen, found.folder, asked.out))
     keep(plan, asked.out, "plan.json")
     if asked.out is not None:

@@ -87,6 +87,7 @@ def _language(as_json: bool, out: Path | None, asked: dict[str, Any], language: 
 @click.option("--offers", type=_FILE, help="Machines and engines that may be bought or rented.")
 @click.option("--prices", type=_FILE, help="What they cost, in one currency, over the years.")
 @click.option("--device", "devices", multiple=True, help="Device of the catalogue to offer, times modelled; repeats.")
+@click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x640x640", help="Of a modelled input; repeats.")
 @click.option("--portrait", type=_FILE, help="What `portrait` says of the trace, for the decision.")
 @click.option("--inspection", "inspections", type=_FILE, multiple=True, help="What `inspect` says; repeats.")
 @click.option("--squeezed", "squeezes", type=_FILE, multiple=True, help="What `squeeze` tried; repeats.")

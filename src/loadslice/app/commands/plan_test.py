@@ -107,3 +107,62 @@ def test_a_device_without_the_precision_is_named_and_left_out(files: Path, capsy
     assert any("states no fp32 rate" in warning for warning in plan["warnings"])
     fleet = next(fleet for fleet in plan["fleets"] if fleet["name"] == plan["recommended"])
     assert list(fleet["engines"]) == ["cpu"]
+
+
+MODELS = Path(__file__).resolve().parents[4] / "examples" / "inspection"
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> list[str]:
+    names = ["head", "backbone.int8"]
+    times_s = np.cumsum(np.random.default_rng(0).exponential(1 / 40, 120))
+    frame = pl.DataFrame({"arrival_s": times_s - times_s[0], "source": [names[i % 2] for i in range(120)]})
+    frame.write_parquet(tmp_path / "two.parquet")
+    (tmp_path / "budget.yaml").write_text("slo: {p99_ms: 500}\nmoney: {currency: EUR}\n")
+    return ["plan", str(tmp_path / "two.parquet"), "--budget", str(tmp_path / "budget.yaml"), "--jobs", "1", "--json"]
+
+
+def test_a_model_without_a_profile_is_planned_on_modelled_times_with_their_error(
+    asked: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    model = ["--model", str(MODELS / "head.onnx"), "--device", "nvidia-l4", "--out", str(out)]
+    assert run([*asked, *model]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    fleet = next(fleet for fleet in plan["fleets"] if fleet["name"] == plan["recommended"])
+    assert fleet["basis"] == "modelled"
+    low, high = fleet["interval_95"]["latency_ms.p99"]
+    assert low < high
+    assert plan["pipelines"] == ["pipeline.yaml"]
+    assert pipelines.load(out / "pipeline.yaml").stages[0].model is not None
+
+
+def test_several_models_on_one_fleet_have_a_pipeline_each(
+    asked: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    models = [part for name in ("head", "backbone.int8") for part in ("--model", str(MODELS / f"{name}.onnx"))]
+    assert run([*asked, *models, "--out", str(out)]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["pipelines"] == ["pipeline.head.yaml", "pipeline.backbone.int8.yaml"]
+    assert any("do not know each other's queues" in warning for warning in plan["warnings"])
+    for name in plan["pipelines"]:
+        loaded = pipelines.load(out / name)
+        assert (out / str(loaded.stages[0].model)).is_file()
+        pair = ["--pipeline", str(out / name), "--profile", str(out / "latency.json"), "--json"]
+        assert run(["simulate", str(tmp_path / "two.parquet"), *pair]) == 0
+        assert json.loads(capsys.readouterr().out)["outcomes"]["completed"] == 120
+
+
+@pytest.mark.parametrize("arrival_s", [[0.0], [0.0] * 50])
+def test_traffic_of_one_instant_has_a_plan(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arrival_s: list[float]
+) -> None:
+    pl.DataFrame({"arrival_s": arrival_s}).write_parquet(tmp_path / "t.parquet")
+    (tmp_path / "budget.yaml").write_text("slo: {p99_ms: 900}\nmoney: {currency: EUR}\n")
+    given = arguments(files, "--json", budget=tmp_path / "budget.yaml")
+    given[1] = str(tmp_path / "t.parquet")
+    assert run(given) == 0
+    plan = json.loads(capsys.readouterr().out)
+    fleet = next(fleet for fleet in plan["fleets"] if fleet["name"] == plan["recommended"])
+    assert sum(engine["count"] for engine in fleet["engines"].values()) == 1

@@ -60,6 +60,7 @@ def _context(plan: Plan) -> dict[str, Any]:
         "missing": sorted({name for cost in costs for name in cost.missing}),
         "parts": [(kind, words_) for kind, (words_, _) in PARTS.items()],
         "cost_of": cost_of,
+        "called": called,
         "UNKNOWN": words.UNKNOWN,
         "style": Markup((FOLDER / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
     }
@@ -75,14 +76,21 @@ def cost_of(fleet: PlannedFleet, years: int) -> YearCost | None:
     return next((cost for cost in fleet.tco or [] if cost.years == years), None)
 
 
+def called(fleet: PlannedFleet, plan: Plan) -> str:
+    """A short name; one that is only what stands there is told by that column."""
+    if fleet.name != fleet.label:
+        return fleet.name
+    return "recommended" if fleet.name == plan.recommended else "other"
+
+
 def plan_charts(plan: Plan) -> dict[str, Markup]:
     """Chart name -> drawing, those for which there is something to draw."""
     drawn = {}
     years = plan_years(plan)
     bars = [
-        charts.Bar(fleet.name, [(kind, _sum(cost, parts)) for kind, (_, parts) in PARTS.items()])
+        charts.Bar(called(fleet, plan), [(kind, _sum(cost, parts)) for kind, (_, parts) in PARTS.items()])
         for fleet in plan.fleets
-        if (cost := cost_of(fleet, years)) is not None
+        if (cost := cost_of(fleet, years)) is not None and (fleet.name != fleet.label or fleet.name == plan.recommended)
     ]
     if bars:
         drawn["plan-cost"] = charts.stacked(

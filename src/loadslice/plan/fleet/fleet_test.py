@@ -16,6 +16,7 @@ from loadslice.sim import simulate
 from loadslice.spec.budget import Money, Slo
 from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import check
+from loadslice.spec.plan import PlannedFleet
 
 
 def trace(requests: int = 1500, rate_per_s: float = 400.0) -> pl.DataFrame:
@@ -138,3 +139,39 @@ def test_a_stage_that_no_offer_can_run_is_refused_by_name() -> None:
     offers = msgspec.structs.replace(specimen.OFFERS, engines={"npu": specimen.OFFERS.engines["npu"]})
     with pytest.raises(InputError, match=r"stage .classify.*has it on cpu"):
         set_up(trace(), specimen.pipeline(), table, offers, specimen.BUDGET)
+
+
+def held(plan: planner.Planned) -> list[PlannedFleet]:
+    return [fleet for fleet in plan.fleets if fleet.meets_slo]
+
+
+def chosen(plan: planner.Planned) -> PlannedFleet:
+    return next(fleet for fleet in plan.fleets if fleet.name == plan.recommended)
+
+
+def test_for_energy_no_fleet_found_uses_less() -> None:
+    plan = made(objective="energy")
+    assert chosen(plan).energy_j == min(fleet.energy_j for fleet in held(plan))
+    assert chosen(plan).energy_j <= chosen(made()).energy_j * 1.01
+
+
+def test_for_latency_p99_is_the_shortest_and_shorter_than_that_of_the_cheapest() -> None:
+    few = {name: msgspec.structs.replace(offer, count_max=3) for name, offer in specimen.OFFERS.engines.items()}
+    plan = made(objective="latency", offers=msgspec.structs.replace(specimen.OFFERS, engines=few))
+    assert chosen(plan).latency_ms.p99 == min(fleet.latency_ms.p99 for fleet in held(plan))
+    assert chosen(plan).latency_ms.p99 < chosen(made()).latency_ms.p99
+
+
+def test_for_throughput_it_carries_the_most_and_more_than_the_cheapest() -> None:
+    few = {name: msgspec.structs.replace(offer, count_max=2) for name, offer in specimen.OFFERS.engines.items()}
+    plan = made(objective="throughput", offers=msgspec.structs.replace(specimen.OFFERS, engines=few))
+    assert plan.carries[plan.recommended] == max(plan.carries.values())
+    assert plan.carries[plan.recommended] > made().carries[made().recommended]
+
+
+def test_a_service_time_above_the_limit_is_found_out_by_few_fleets_of_few_engines() -> None:
+    budget = msgspec.structs.replace(specimen.BUDGET, slo=Slo(p99_ms=2.0))
+    plan = made(budget=budget)
+    assert plan.recommended is None
+    assert plan.proof.simulated < 60
+    assert max(engine.count for fleet in plan.fleets for engine in fleet.engines.values()) < 64
