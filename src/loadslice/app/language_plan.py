@@ -8,11 +8,13 @@ import msgspec
 import polars as pl
 import yaml
 
+from loadslice.app.language_profile import stated_profile
 from loadslice.app.output import check_folder, emit, keep, progress
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp, write_bytes
 from loadslice.spec.language import Language, load_language
 from loadslice.spec.language_plan import SCHEMA, Estimate, LanguageFleet, LanguagePlan
+from loadslice.spec.language_profile import SCHEMA as PROFILE_SCHEMA
 from loadslice.spec.language_profile import load_profile
 
 if TYPE_CHECKING:
@@ -56,8 +58,9 @@ def plan_language(asked: Asked) -> LanguagePlan:
 
     language = load_language(asked.language)
     if asked.profile is None:
-        raise InputError("--profile: missing. Run `loadslice profile` on the language file to measure one.")
-    profile = load_profile(asked.profile, language)
+        profile = stated_profile(language, stamp(PROFILE_SCHEMA, inputs={"language": asked.language}))
+    else:
+        profile = load_profile(asked.profile, language)
     if asked.apart:
         profile = apart(profile)
     check_folder(asked.out)
@@ -81,7 +84,6 @@ def plan_language(asked: Asked) -> LanguagePlan:
 def _plan(asked: Asked, language: Language, fitted: "Fitted", fleets: list[LanguageFleet], basis: str) -> LanguagePlan:
     from loadslice.plan.language import recommended, verdict
 
-    assert asked.profile is not None
     fleets = sorted(fleets, key=lambda fleet: (fleet.threads, fleet.name))
     chosen = recommended(fleets)
     threads = chosen.threads if chosen is not None else max(fleet.threads for fleet in fleets)
@@ -90,7 +92,12 @@ def _plan(asked: Asked, language: Language, fitted: "Fitted", fleets: list[Langu
     said, advantage, why = verdict(fleets, threads)
     inputs = {"trace": asked.trace, "language": asked.language, "profile": asked.profile}
     return LanguagePlan(
-        stamp=stamp(SCHEMA, inputs=inputs, seed=asked.seed, tools=TOOLS),
+        stamp=stamp(
+            SCHEMA,
+            inputs={name: path for name, path in inputs.items() if path is not None},
+            seed=asked.seed,
+            tools=TOOLS,
+        ),
         first_token_ms=asked.first_token_ms,
         between_tokens_ms=asked.between_tokens_ms,
         quantile=asked.quantile,
@@ -107,7 +114,9 @@ def _plan(asked: Asked, language: Language, fitted: "Fitted", fleets: list[Langu
         advantage=advantage,
         why=why,
         basis=basis,
-        warnings=_warnings(fitted.prompts_cut, fitted.answers_cut, language, apart=asked.apart),
+        warnings=_warnings(
+            fitted.prompts_cut, fitted.answers_cut, language, apart=asked.apart, has_company=asked.profile is not None
+        ),
     )
 
 
@@ -133,8 +142,9 @@ def _has_both(fleets: Sequence[LanguageFleet], threads: int) -> bool:
     return {one.structure for one in fleets if one.threads == threads} == {"shared", "split"}
 
 
-def _warnings(prompts: int, answers: int, language: Language, *, apart: bool) -> list[str]:
+def _warnings(fitted: "Fitted", language: Language, *, apart: bool) -> list[str]:
     found = []
+    prompts, answers = fitted.prompts_cut, fitted.answers_cut
     if prompts or answers:
         found.append(
             f"{prompts:,} prompts and {answers:,} answers were cut to fit the context of {language.context} tokens; "

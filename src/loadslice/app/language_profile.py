@@ -1,16 +1,16 @@
 """`loadslice profile` on a language file."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from loadslice.app.output import check_folder, emit, keep, say
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import resolve_model, stamp
-from loadslice.spec.language import load_language
-from loadslice.spec.language_profile import SCHEMA, LanguageProfile, costs_of
+from loadslice.spec.files import Stamp, resolve_model, stamp
+from loadslice.spec.language import Language, load_language
+from loadslice.spec.language_profile import SCHEMA, EngineTimes, LanguageProfile, costs_of
 
 FILE = "language-profile.json"
 TOOLS = ("openvino", "openvino-genai", "numpy")
@@ -29,7 +29,7 @@ def model_language(path: Path, kernels: tuple[str, ...], *, as_json: bool, out: 
         InputError: One is not of that form, or an engine's costs are known from neither.
     """
     from loadslice.graph.devices import find
-    from loadslice.profiles.language_kernels import kernel_engine, stated_engine
+    from loadslice.profiles.language_kernels import kernel_engine
 
     language = load_language(path)
     tables: dict[str, tuple[str, int, Path]] = {}
@@ -46,28 +46,39 @@ def model_language(path: Path, kernels: tuple[str, ...], *, as_json: bool, out: 
             raise InputError(f"--kernels {text}: {file}: no such file.")
         tables[name] = (device, int(layers), Path(file))
     check_folder(out)
-    engines = {}
-    for name, engine in language.engines.items():
-        if name in tables:
-            device, count, file_path = tables[name]
-            engines[name] = kernel_engine(file_path, find(device), count, engine)
-        else:
-            engines[name] = stated_engine(engine)
+    engines = {
+        name: kernel_engine(tables[name][2], find(tables[name][0]), tables[name][1], engine)
+        for name, engine in language.engines.items()
+        if name in tables
+    }
     inputs = {"language": path} | {f"kernels.{name}": file_path for name, (_, _, file_path) in tables.items()}
-    profile = LanguageProfile(
-        stamp=stamp(SCHEMA, inputs=inputs, tools=("numpy",)),
+    profile = stated_profile(language, stamp(SCHEMA, inputs=inputs, tools=("numpy",)), engines)
+    kept = keep(profile, out, FILE)
+    emit(profile, as_json=as_json, text=lambda: lines(profile, kept))
+
+
+def stated_profile(
+    language: Language, stamped: Stamp, known: Mapping[str, EngineTimes] | None = None
+) -> LanguageProfile:
+    """A profile of engines that are known, and of the others as the language file states them; nothing else is known.
+
+    Raises:
+        InputError: It states no costs for one.
+    """
+    from loadslice.profiles.language_kernels import stated_engine
+
+    return LanguageProfile(
+        stamp=stamped,
         language=language.language,
         model_sha256="",
         context=language.context,
-        engines=engines,
+        engines={name: (known or {}).get(name) or stated_engine(engine) for name, engine in language.engines.items()},
         handovers=[],
         beside={},
         serving=None,
         load_average_1m=None,
         load_average_1m_after=None,
     )
-    kept = keep(profile, out, FILE)
-    emit(profile, as_json=as_json, text=lambda: lines(profile, kept))
 
 
 def profile_language(

@@ -75,10 +75,8 @@ async def _measure(
             tell(f"engine {name}: loading")
             await line.__aenter__()
             started.append(line)
-        engines = {}
-        for name, line in lines.items():
-            tell(f"engine {name}: measuring for {seconds:g} s, the others idle")
-            engines[name] = await _alone(line, seconds, draws)
+        tell(f"measuring each engine for {seconds:g} s, in turn, the others idle")
+        engines = await _alone(lines, seconds, draws)
         handovers = [await _handover(lines[link.from_], lines[link.to], engines[link.from_]) for link in language.links]
         beside = {name: await _beside(line, lines, tell) for name, line in lines.items()}
         model_sha256 = next(iter(lines.values())).ready.layout.model_sha256
@@ -122,20 +120,26 @@ def groups(engine: LanguageEngine, language: Language) -> Iterator[tuple[int, li
         yield before, kinds
 
 
-async def _alone(line: EngineLine, seconds: float, draws: np.random.Generator) -> EngineTimes:
-    taken: dict[Kind, list[Taken]] = {}
-    ends = time.perf_counter() + seconds
+async def _alone(lines: dict[str, EngineLine], seconds: float, draws: np.random.Generator) -> dict[str, EngineTimes]:
+    """Rounds of all engines in turn, so that none is measured at a better hour than another."""
+    plans = {name: list(groups(line.engine, line.language)) for name, line in lines.items()}
+    taken: dict[str, dict[Kind, list[Taken]]] = {name: {} for name in lines}
+    spent_s = dict.fromkeys(lines, 0.0)
+    for name, plan in plans.items():
+        if not plan:
+            raise InputError(f"engine '{name}': its kv_tokens hold nothing that could be measured.")
     rounds = 0
-    plan = list(groups(line.engine, line.language))
-    if not plan:
-        raise InputError(f"engine '{line.name}': its kv_tokens hold nothing that could be measured.")
-    while rounds < ROUNDS_MIN or time.perf_counter() < ends:
-        for before, kinds in plan:
-            for kind, step in await _round(line, before, kinds, draws):
-                taken.setdefault(kind, []).append(step)
+    while rounds < ROUNDS_MIN or min(spent_s.values()) < seconds:
+        for name, line in lines.items():
+            if rounds >= ROUNDS_MIN and spent_s[name] >= seconds:
+                continue
+            began = time.perf_counter()
+            for before, kinds in plans[name]:
+                for kind, step in await _round(line, before, kinds, draws):
+                    taken[name].setdefault(kind, []).append(step)
+            spent_s[name] += time.perf_counter() - began
         rounds += 1
-    adopt_us = await _adopt_us(line)
-    return described(line, taken, adopt_us)
+    return {name: described(line, taken[name], await _adopt_us(line)) for name, line in lines.items()}
 
 
 async def _round(

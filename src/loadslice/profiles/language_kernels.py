@@ -109,7 +109,10 @@ def stated_engine(engine: LanguageEngine) -> EngineTimes:
         InputError: It states none.
     """
     if engine.cost is None:
-        raise InputError("with --kernels nothing is measured: give every other engine its `cost` in the language file.")
+        raise InputError(
+            "what an engine's steps cost is not known. Run `loadslice profile` on the language file and give what it "
+            "wrote with --profile, or give every engine its `cost` in the file."
+        )
     return EngineTimes(
         backend=engine.backend,
         basis="modelled",

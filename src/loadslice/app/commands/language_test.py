@@ -153,6 +153,15 @@ def test_a_plan_says_whether_to_split_and_writes_the_fleet(folder: Path) -> None
     assert written.router.policy == chosen.policy
 
 
+def test_a_plan_on_costs_that_the_file_states_says_that_nothing_was_measured(folder: Path) -> None:
+    asked = [str(folder / "trace.jsonl"), "--pipeline", str(folder / "chat.yaml"), "--stretches", "2", "--threads", "2"]
+    told = [*asked, "--first-token-ms", "3000", "--between-tokens-ms", "60", "--json"]
+    done = CliRunner().invoke(plan.command, told, catch_exceptions=False, standalone_mode=False)
+    found = msgspec.json.decode(done.stdout, type=LanguagePlan)
+    assert found.basis == "modelled costs of all engines"
+    assert any("cores and memory of their own" in warning for warning in found.warnings)
+
+
 def test_limits_that_no_fleet_keeps_end_with_a_verdict_and_status_3(folder: Path) -> None:
     found = planned(folder, "--quantile", "0.99", "--between-tokens-ms", "1", code=plan.NEGATIVE)
     assert found.recommended is None
@@ -163,7 +172,8 @@ def test_a_plan_without_limits_or_with_too_many_stretches_is_refused(folder: Pat
     asked = (plan.command, str(folder / "trace.jsonl"), "--pipeline", str(folder / "chat.yaml"))
     assert "--first-token-ms" in refused(*asked)
     limits = ("--first-token-ms", "100", "--between-tokens-ms", "100")
-    assert "--profile" in refused(*asked, *limits)
+    costless = (plan.command, str(folder / "trace.jsonl"), "--pipeline", str(folder / "costless.yaml"))
+    assert "--profile" in refused(*costless, *limits)
     known = ("--profile", str(folder / "profile.json"))
     assert "--stretches" in refused(*asked, *limits, *known, "--stretches", "50")
     assert "--budget" in refused(*asked, "--budget", str(folder / "chat.yaml"))
