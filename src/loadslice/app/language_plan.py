@@ -114,9 +114,7 @@ def _plan(asked: Asked, language: Language, fitted: "Fitted", fleets: list[Langu
         advantage=advantage,
         why=why,
         basis=basis,
-        warnings=_warnings(
-            fitted.prompts_cut, fitted.answers_cut, language, apart=asked.apart, has_company=asked.profile is not None
-        ),
+        warnings=_warnings(fitted, language, apart=asked.apart or asked.profile is None),
     )
 
 
