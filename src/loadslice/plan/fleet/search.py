@@ -255,7 +255,10 @@ class Seeker:
             while step > 0 and found.simulated < self._simulations_max:
                 counts = found.best.mix.counts.copy()
                 counts[k] -= step
-                if counts[k] >= 0 and self._worth_it(problem, demands, counts) and self._take(problem, counts, found):
+                if counts[k] >= 0 and self._worth_it(problem, demands, counts):
+                    self._take(problem, counts, found)
+                # A smaller fleet that holds may cost more: what is left of it is then busier, which takes power.
+                if np.array_equal(found.best.mix.counts, counts):
                     step = min(step, int(counts[k]))
                 else:
                     step //= 2
