@@ -34,7 +34,7 @@ def tables(plans: Sequence[tuple[str, LanguagePlan]]) -> Iterator[str]:
     for name, plan in plans:
         company = "engines on cores of their own" if _is_apart(plan) else "engines side by side, as measured"
         yield ""
-        yield f"### {name}, {company}"
+        yield f"**{name}, {company}**"
         yield ""
         yield (
             f"{plan.requests:,} requests in {plan.stretches} stretches, {plan.scale_tokens:g} tokens for one of the "
