@@ -18,9 +18,10 @@ from loadslice.evaluate.report.plan_page import render_plan
 from loadslice.graph.inputs import parse_shapes
 from loadslice.plan.advice import complete
 from loadslice.plan.fleet import planner
+from loadslice.plan.fleet.around import Tools
 from loadslice.plan.fleet.candidate import entries_of, times_name
 from loadslice.plan.fleet.judge import Judge
-from loadslice.plan.fleet.planner import Planned, Tools
+from loadslice.plan.fleet.planner import Planned
 from loadslice.plan.fleet.setting import Setting, set_up
 from loadslice.plan.shocks import time_error
 from loadslice.plan.sweep import Ledger, Runner, local

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from loadslice.plan.fleet import planner, specimen
+from loadslice.plan.fleet.around import Tools
 from loadslice.plan.fleet.candidate import Policy, pipeline_of, table_of
 from loadslice.plan.fleet.judge import Judge
 from loadslice.plan.fleet.setting import POLICIES, set_up
@@ -24,7 +25,7 @@ def trace(requests: int = 1500, rate_per_s: float = 400.0) -> pl.DataFrame:
     return pl.DataFrame({"arrival_s": np.cumsum(draws.exponential(1 / rate_per_s, requests))})
 
 
-def tools(**changes) -> planner.Tools:
+def tools(**changes) -> Tools:
     given = {
         "clock": time.perf_counter,
         "runner": lambda judge, _: local(judge, 2),
@@ -33,7 +34,7 @@ def tools(**changes) -> planner.Tools:
         "jobs": 1,
         "seed": 0,
     }
-    return planner.Tools(**(given | changes))
+    return Tools(**(given | changes))
 
 
 def made(objective="cost", budget=specimen.BUDGET, offers=specimen.OFFERS) -> planner.Planned:

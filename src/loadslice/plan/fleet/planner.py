@@ -6,7 +6,6 @@ by `loadslice.plan.advice`.
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -14,25 +13,25 @@ import msgspec
 import numpy as np
 
 from loadslice.plan.fleet import rivals
+from loadslice.plan.fleet.around import Tools, around, now_and_then
 from loadslice.plan.fleet.front import mark
 from loadslice.plan.fleet.grow import carries, grow
 from loadslice.plan.fleet.intervals import intervals
 from loadslice.plan.fleet.judge import Judge
 from loadslice.plan.fleet.lower import Lowered, for_energy
 from loadslice.plan.fleet.planned import impossible, lacking, planned
-from loadslice.plan.fleet.problem import Int64s, Problem, packed
+from loadslice.plan.fleet.problem import Int64s, Problem
 from loadslice.plan.fleet.reference import NAMES, Reference, references, search
 from loadslice.plan.fleet.search import SPARE, TIMES_FLUID, Fleet, Search, Seeker
 from loadslice.plan.fleet.setting import POLICIES, Setting
 from loadslice.plan.fleet.tune import is_better, score, tune
-from loadslice.plan.sweep import WORTH, Ledger, Runner, Swept, sweep
+from loadslice.plan.sweep import WORTH, Swept, sweep
 from loadslice.spec.budget import Budget
 from loadslice.spec.plan import Compared, HourLoad, Limit, Load, Objective, PlannedFleet, Proof
 
 ALTERNATIVES_MAX = 400
 CARRIES_REQUESTS_MAX = 400_000
 """Longer traffic is not simulated again at other speeds."""
-MESSAGES_EVERY_S = 5.0
 SHOWN_MAX = 12
 """Fleets in the table: the reference plans and the front."""
 ASSUMES = (
@@ -41,18 +40,6 @@ ASSUMES = (
     "work is routed by stage, shape and size",
     "a fleet keeps the promise if it does under one of the policies tried",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What a planner needs of the world outside."""
-
-    clock: Callable[[], float]
-    runner: Callable[[Judge, Ledger], Runner]
-    ledger: Callable[[str], Ledger]
-    tell: Callable[[str], None]
-    jobs: int
-    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +137,9 @@ def _alternatives(
 ) -> tuple[Swept, list[Int64s]]:
     """Fleets around those that hold: one engine more, fewer or other of any type."""
     wanted: dict[tuple[int, ...], Int64s] = {}
-    around = [list(_around(one.fleet.mix.counts, problem)) for one in candidates.values()]
+    neighbours = [list(around(one.fleet.mix.counts, problem)) for one in candidates.values()]
     # In turn, so that none of them takes all the room.
-    for counts in itertools.chain.from_iterable(itertools.zip_longest(*around)):
+    for counts in itertools.chain.from_iterable(itertools.zip_longest(*neighbours)):
         if counts is not None:
             wanted.setdefault(tuple(int(count) for count in counts), counts)
     fleets = list(wanted.values())[:ALTERNATIVES_MAX]
@@ -161,7 +148,7 @@ def _alternatives(
     run = tools.runner(judge, tools.ledger("any"))
     part = judge.sample()
     sample = None if part is None else tools.runner(part, tools.ledger("sample"))
-    swept = sweep(problem, fleets, run, sample=sample, tell=_now_and_then(tools))
+    swept = sweep(problem, fleets, run, sample=sample, tell=now_and_then(tools))
     for number, verdict in swept.verdicts.items():
         seeker.remember(fleets[number], verdict)
     tools.tell(
@@ -169,34 +156,6 @@ def _alternatives(
         f"bound, {swept.smaller + swept.dearer} by others, {swept.estimated} by a sample"
     )
     return swept, fleets
-
-
-def _now_and_then(tools: Tools) -> Callable[[int, int, int], None]:
-    """Says how far a sweep is, not more often than a person reads."""
-    last = tools.clock()
-
-    def tell(settled: int, total: int, simulated: int) -> None:
-        nonlocal last
-        if tools.clock() - last >= MESSAGES_EVERY_S:
-            last = tools.clock()
-            tools.tell(f"alternatives: {settled} of {total} settled, {simulated} simulated")
-
-    return tell
-
-
-def _around(counts: Int64s, problem: Problem) -> Iterator[Int64s]:
-    """Fleets that differ in one type of engine, then in two."""
-    steps = [(k, step) for k, count in enumerate(counts) for step in ((-1, 1, 2) if count else (1,))]
-    for changes in itertools.chain(
-        ((one,) for one in steps), (pair for pair in itertools.combinations(steps, 2) if pair[0][0] != pair[1][0])
-    ):
-        other = counts.copy()
-        for k, step in changes:
-            other[k] += step
-        standing = packed(problem, other)
-        fits = (other <= problem.count_max).all() and standing is not None and (standing[0] <= problem.box_max).all()
-        if fits and other.min() >= 0 and other.sum() > 0:
-            yield other
 
 
 def _cheaper(swept: Swept, fleets: list[Int64s], seeker: Seeker, candidates: dict[str, Candidate]) -> Fleet | None:
