@@ -8,11 +8,10 @@ Four ways to settle a candidate without simulating it whole, each counted and sa
   the candidate can have. Its least P99 is that of a simulated fleet which contains it (same presumption); its least
   energy is idle power plus the work on whichever of its engines uses least.
 - estimated: on long traffic every candidate is first simulated on a sample of it, all on the same. What it did there,
-  times the least ratio of whole over sample among the fleets that hold and were simulated both ways, is taken for the
-  least it can do on the whole; a fleet that holds, costs no more and is within `WORTH` of that settles it. Queues that
-  build up over hours are missing in a sample, so a crowded fleet is worse than its sample: that errs on the safe side.
-  The ratio falls as more is simulated; what it then no longer settles is simulated too. The cheapest fleet that holds
-  is never found by a sample: whatever is cheaper was simulated whole, or settled by one of the first two.
+  times the least ratio of whole over sample among fleets of like P99 that hold and were simulated both ways, is taken
+  for the least it can do on the whole; a fleet that holds, costs no more and is within `WORTH` of that settles it. The
+  ratio falls as more is simulated; what it then no longer settles is simulated too. The cheapest fleet that holds is
+  never found by a sample: whatever is cheaper was simulated whole, or settled by one of the first two.
 
 Simulations run in threads: the kernels release the interpreter's lock, and one copy of the traffic serves them all.
 """
@@ -38,6 +37,9 @@ WORTH = 0.05
 
 ERROR_LEAST, KNOWN_LEAST = 0.005, 4
 """What is taken off the least ratio of whole over sample, which is known from so many fleets on."""
+
+NEAR_LOG = 0.3
+"""Fleets whose P99 on the sample differ by less, a third either way, are alike in how samples err."""
 
 Judging = Callable[[Int64s, Int64s], Verdict | None]
 Job = tuple[int, Int64s, Int64s]
@@ -339,7 +341,10 @@ class _Course:
         if np.isnan(self._rough[number, 0]) or len(holding) < KNOWN_LEAST:
             return False
         no_dearer = self.swept.cost_per_hour[holding] <= self.swept.cost_per_hour[number] + 1e-12
-        least = self._rough[number] * self._ratios(holding).min(axis=0) * (1 - ERROR_LEAST)
+        # Crowded fleets have noisy samples: what they err by says nothing of fleets that hardly queue.
+        apart = np.abs(np.log(self._rough[holding, 0] / self._rough[number, 0]))
+        near = apart <= max(NEAR_LOG, float(np.sort(apart)[KNOWN_LEAST - 1]))
+        least = self._rough[number] * self._ratios(holding)[near].min(axis=0) * (1 - ERROR_LEAST)
         return bool((no_dearer & (least >= self._figures(holding) * (1 - WORTH)).all(axis=1)).any())
 
     def _holding(self) -> list[int]:
