@@ -63,7 +63,7 @@ bench: $(VENV)/.dev
 # Versions and hashes only: no index address may enter a lock.
 lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate --no-header -q \
-	  --extra onnxruntime --extra openvino --extra grpc --extra example --group build -o requirements.lock
+	  --extra onnxruntime --extra openvino --extra grpc --extra plan --extra example --group build -o requirements.lock
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate --no-header -q \
 	  --extra onnxruntime --extra openvino --extra plan --extra squeeze --extra grpc --extra otel --extra ray --extra watch --extra llm --extra example --group build --group test --group gate --group docs -c requirements.lock -o requirements-dev.lock
 
