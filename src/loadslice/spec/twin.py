@@ -69,9 +69,7 @@ def plain(pipeline: Pipeline) -> Pipeline:
     """The pipeline as its file has it, to be written down."""
     fields = Engine.__struct_fields__
     engines = {
-        name: Engine(**{field: getattr(engine, field) for field in fields})
-        if type(engine) is not Engine
-        else engine
+        name: Engine(**{field: getattr(engine, field) for field in fields}) if type(engine) is not Engine else engine
         for name, engine in pipeline.engines.items()
     }
     return msgspec.structs.replace(pipeline, engines=engines)
