@@ -29,7 +29,6 @@ SLOPE_MAX = 0.005
 """A wrong scale moves the slope; rounding leaves it at 1."""
 OUTLIER_RATIO = 8.0
 """A difference this many times the typical one is an outlier."""
-OUTLIERS_MAX = 0.001
 
 
 @dataclass(frozen=True, slots=True)

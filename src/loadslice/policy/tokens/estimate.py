@@ -66,12 +66,6 @@ def wait_ns(now_ns: int, tables: Tables, state: State, engine: int, priority: in
 
 
 @kernel
-def decoding_on(state: State, engine: int) -> int:
-    """Sequences that decode on an engine or hold a seat there to do so."""
-    return int(state.engines[engine, c.N_SEATS_USED])
-
-
-@kernel
 def learn(state: State, engine: int, took_ns: int) -> None:
     """A step has ended: compare what it took with what was expected."""
     counts = state.engines[engine]

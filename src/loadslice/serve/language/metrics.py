@@ -114,7 +114,7 @@ class LanguageMetrics:
 
     def handover_failed(self, reason: str) -> None:
         """See `shell.Observer`."""
-        known = reason if reason in ("no slot is free", "lease expired") else "engine"
+        known = reason if reason == "no slot is free" else "engine"
         self._failures.labels(known.replace(" ", "_")).inc()
 
     def preempted(self, engine: int) -> None:
