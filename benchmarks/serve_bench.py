@@ -10,7 +10,6 @@ import contextlib
 import resource
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -23,7 +22,7 @@ import click
 import numpy as np
 
 from benchmarks import Figures, load_average_1m, serve_models
-from benchmarks.serve_targets import Asked, Target, ask, build_client, has, ours, peer, scrape
+from benchmarks.serve_targets import Asked, Target, ask, build_client, has, ours, peer, scrape, wide
 from loadslice.app.output import emit, json_option, keep, out_option, say
 
 CLIENTS = (1, 8, 64)
@@ -197,7 +196,7 @@ def many_connections(bench: Bench) -> Figures:
     few: list[float] = []
     many: list[float] = []
     per_connection: list[float] = []
-    with _wide(bench.folder / "mlp.yaml", idle + 256) as target:
+    with wide(bench.folder / "mlp.yaml", idle + 256) as target:
         for _ in range(bench.rounds):
             few.append(bench.ask(target, request, 8).cpu_us)
             before_mb = target.pss_mb()
@@ -213,30 +212,6 @@ def many_connections(bench: Bench) -> Figures:
         "connections_many_x_few_cpu": _ratio(many, few),
         "idle_connection_bytes": max(per_connection),
     }
-
-
-@contextlib.contextmanager
-def _wide(pipeline: Path, connections: int) -> Iterator[Target]:
-    """Our server with a higher limit on connections than a user can set."""
-    code = (
-        "import asyncio, sys\nfrom pathlib import Path\nfrom loadslice.serve.limits import Limits\n"
-        "from loadslice.serve.loop import new_loop\nfrom loadslice.serve.server import Server\n"
-        "from loadslice.spec import pipeline\n"
-        "async def main():\n"
-        "    served = pipeline.load(Path(sys.argv[1]))\n"
-        "    limits = Limits(connections_max=int(sys.argv[2]))\n"
-        "    server = Server(served, Path(sys.argv[1]).parent, port=0, limits=limits)\n"
-        "    await server.start()\n    print(server.url, flush=True)\n    await asyncio.Event().wait()\n"
-        "with asyncio.Runner(loop_factory=new_loop) as runner:\n    runner.run(main())\n"
-    )
-    command = [sys.executable, "-c", code, str(pipeline), str(connections)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            port = int(process.stdout.readline().strip().rsplit(":", 1)[1])
-            yield Target("loadslice", process.pid, port)
-        finally:
-            process.kill()
 
 
 SECTIONS = {

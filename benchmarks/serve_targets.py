@@ -30,11 +30,11 @@ class Target:
 
     def cpu_s(self) -> float:
         """Processor time of its process and all that it started."""
-        return sum(_cpu_s(pid) for pid in _family(self.pid))
+        return sum(_cpu_s(pid) for pid in family(self.pid))
 
     def pss_mb(self) -> float:
         """Memory of all of them, shared pages divided among who shares them, MB of 10**6 bytes."""
-        return sum(_pss_kb(pid) for pid in _family(self.pid)) * 1024 / 1e6
+        return sum(_pss_kb(pid) for pid in family(self.pid)) * 1024 / 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,42 @@ def ask(client: Path, target: Target, request: Path, clients: int, seconds: floa
 
 
 def _load(client: Path, target: Target, request: Path, clients: int, seconds: float) -> dict[str, float]:
-    command = [client, "127.0.0.1", target.port, clients, seconds, 0, request]
-    done = subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True)
-    found: dict[str, float] = json.loads(done.stdout)
+    with loading(client, target, request, clients, seconds) as process:
+        return ended(process)
+
+
+@contextlib.contextmanager
+def loading(
+    client: Path, target: Target, request: Path, clients: int, seconds: float, rate_per_s: float | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a load; at the block's end it is over.
+
+    Args:
+        client: As `build_client` made it.
+        target: Who is asked.
+        request: What, as a file.
+        clients: Connections.
+        seconds: How long.
+        rate_per_s: Requests due; None: each client asks again when it was answered.
+    """
+    command = [client, "127.0.0.1", target.port, clients, seconds, 0, request, *([rate_per_s] if rate_per_s else [])]
+    with subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ended(process: subprocess.Popen[str]) -> dict[str, float]:
+    """What a load saw, once it has ended.
+
+    Raises:
+        InputError: It ended early.
+    """
+    told, _ = process.communicate()
+    if process.returncode:
+        raise InputError(f"serve_bench: the load client ended with {process.returncode}; its reason stands above.")
+    found: dict[str, float] = json.loads(told)
     return found
 
 
@@ -99,9 +132,33 @@ def ours(pipeline: Path, *options: str) -> Iterator[Target]:
 
 
 @contextlib.contextmanager
+def wide(pipeline: Path, connections: int) -> Iterator[Target]:
+    """Our server with a higher limit on connections than a user can set."""
+    code = (
+        "import asyncio, sys\nfrom pathlib import Path\nfrom loadslice.serve.limits import Limits\n"
+        "from loadslice.serve.loop import new_loop\nfrom loadslice.serve.server import Server\n"
+        "from loadslice.spec import pipeline\n"
+        "async def main():\n"
+        "    served = pipeline.load(Path(sys.argv[1]))\n"
+        "    limits = Limits(connections_max=int(sys.argv[2]))\n"
+        "    server = Server(served, Path(sys.argv[1]).parent, port=0, limits=limits)\n"
+        "    await server.start()\n    print(server.url, flush=True)\n    await asyncio.Event().wait()\n"
+        "with asyncio.Runner(loop_factory=new_loop) as runner:\n    runner.run(main())\n"
+    )
+    command = [sys.executable, "-c", code, str(pipeline), str(connections)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            port = int(process.stdout.readline().strip().rsplit(":", 1)[1])
+            yield Target("loadslice", process.pid, port)
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
 def peer(name: str, python: Path, model: Path, shape: str, workers: int) -> Iterator[Target]:
     """A peer, on a port that was free."""
-    port = _free_port()
+    port = free_port()
     script = PEERS / f"{name}_app.py"
     command = [str(python), str(script), str(model), shape, str(workers), str(port)]
     extra = {}
@@ -157,7 +214,7 @@ def _started(name: str, command: list[str], folder: Path, extra: dict[str, str])
                 process.kill()
 
 
-def _family(pid: int) -> list[int]:
+def family(pid: int) -> list[int]:
     """A process and all below it."""
     parents: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -184,7 +241,7 @@ def _pss_kb(pid: int) -> int:
     return 0
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
