@@ -352,6 +352,12 @@ class Server:
         """Have `stop` wait for nothing: what is inside is cut off with an outcome, and the journal closed."""
         self._hurry.set()
 
+    async def drained(self, timeout_s: float = 30.0) -> None:
+        """Wait until nothing is inside; for tests and for whoever stops a load before stopping the server."""
+        assert self._generation.shell is not None
+        async with asyncio.timeout(timeout_s):
+            await self._generation.shell.idle()
+
     async def _listen(self) -> None:
         self._port = await self._open(self._front, self._host, self._port)
         if self._grpc is not None:
