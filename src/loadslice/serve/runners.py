@@ -19,6 +19,7 @@ from loadslice.backends.remote_openai import RemoteOpenAiSession
 from loadslice.backends.split import SplitSession
 from loadslice.serve.clock import Clock
 from loadslice.serve.request import Batch
+from loadslice.serve.tracing import passed_on
 from loadslice.spec.outcome import Outcome
 from loadslice.spec.pipeline import Engine, Stage
 from loadslice.spec.twin import TWIN
@@ -185,7 +186,11 @@ class ModelRunner:
             return self.session.run(feeds, slot)
         assert isinstance(self.session, RemoteOipSession | RemoteOpenAiSession)
         calls = self.session.remote.calls
-        calls[slot] = Call(self._until_s(batch), lambda: any(one.outcome is Outcome.NONE for one in batch.requests))
+        calls[slot] = Call(
+            self._until_s(batch),
+            is_wanted=lambda: any(one.outcome is Outcome.NONE for one in batch.requests),
+            traceparent=passed_on(request.traceparent for request in batch.requests),
+        )
         try:
             return self.session.run(feeds, slot)
         finally:
