@@ -9,10 +9,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from loadslice.app import cli, study_folder, study_plan
+from loadslice.app import cli, study_folder, study_rehearsal
 from loadslice.app.study import study
 from loadslice.app.study_findings import Options
 from loadslice.app.study_server import ServerError, serving
+from loadslice.evaluate import pace
 from loadslice.spec import report as reports
 from loadslice.spec.errors import InputError
 
@@ -169,21 +170,33 @@ def test_a_missing_file_is_named_with_what_to_add(
     assert not (folder / "out").exists()
 
 
-def test_a_rehearsal_is_the_beginning_of_the_trace_at_a_pace_of_its_own() -> None:
+def test_a_rehearsal_is_the_beginning_of_the_trace_at_the_pace_that_is_predicted() -> None:
+    draw = np.random.default_rng(0)
+    frame = pl.DataFrame({"arrival_s": 7.0 + np.cumsum(draw.exponential(0.1, 500)), "input": ["long"] * 500})
+    traffic = study_rehearsal.at_pace(frame, 2.0)
+    times_s = traffic["arrival_s"].to_numpy()
+    assert times_s[0] == 0.0
+    assert 0.95 * study_rehearsal.REHEARSED_S < times_s[-1] <= study_rehearsal.REHEARSED_S
+    recorded_s = frame["arrival_s"].to_numpy()[: len(times_s)]
+    assert times_s == pytest.approx((recorded_s - recorded_s[0]) / 2)
+    assert traffic["row"].min() == study_rehearsal.LONE_REQUESTS, "rows of lone requests come before"
+
+
+def test_a_rehearsal_never_reaches_the_half_of_a_trace_that_is_predicted() -> None:
+    frame = pl.DataFrame({"arrival_s": np.linspace(0.0, 8.0, 81), "input": ["long"] * 81})
+    window = pace.choose_window(frame, real_s=3.0, speed=1.0)
+    rehearsed_s = study_rehearsal.at_pace(frame, 1.0)["arrival_s"]
+    assert rehearsed_s[-1] <= 4.0 <= window.from_s
+
+
+def test_mild_traffic_is_as_far_apart_as_it_is_told_to_be() -> None:
     draw = np.random.default_rng(0)
     frame = pl.DataFrame({"arrival_s": np.cumsum(draw.exponential(60.0, 500)), "input": ["long"] * 500})
-    traffic = study_plan.rehearsal(frame, 0.15)
-    assert traffic.height == study_plan.REHEARSED_REQUESTS
-    times_s = traffic["arrival_s"].to_numpy()
-    assert np.diff(times_s).mean() == pytest.approx(0.15)
-    assert np.diff(times_s) == pytest.approx(
-        np.diff(frame["arrival_s"].to_numpy()[: len(times_s)])
-        * 0.15
-        / (np.diff(frame["arrival_s"].to_numpy()[: len(times_s)]).mean())
-    )
-    assert traffic["row"].min() == study_plan.LONE_REQUESTS, "rows of lone requests come before"
+    traffic = study_rehearsal.mild(frame, 0.15)
+    assert traffic.height == study_rehearsal.MILD_REQUESTS
+    assert np.diff(traffic["arrival_s"].to_numpy()).mean() == pytest.approx(0.15)
     at_once = pl.DataFrame({"arrival_s": [0.0] * 3, "input": ["long"] * 3})
-    assert study_plan.rehearsal(at_once)["arrival_s"].to_list() == [0.0] * 3
+    assert study_rehearsal.mild(at_once)["arrival_s"].to_list() == [0.0] * 3
 
 
 def test_two_traces_are_not_guessed_between(folder: Path) -> None:
