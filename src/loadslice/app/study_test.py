@@ -172,7 +172,7 @@ def test_a_missing_file_is_named_with_what_to_add(
 
 def test_a_rehearsal_is_an_ordinary_stretch_at_the_pace_that_is_predicted() -> None:
     draw = np.random.default_rng(0)
-    gaps_s = np.concatenate([np.full(20, 1.0), draw.exponential(0.1, 1000)])
+    gaps_s = np.concatenate([np.full(10, 1.0), draw.exponential(0.1, 2000)])
     frame = pl.DataFrame({"arrival_s": np.cumsum(gaps_s), "input": ["long"] * len(gaps_s)})
     traffic = study_rehearsal.at_pace(frame, 2.0)
     times_s = traffic["arrival_s"].to_numpy()
