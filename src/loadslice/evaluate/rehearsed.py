@@ -12,7 +12,7 @@ speed from one block of seconds to the next: what a prediction for the coming mi
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -107,6 +107,31 @@ class _Kind(NamedTuple):
     shape: tuple[int, ...] | None
 
 
+class _Curves:
+    """Mean times by rows, joined by straight lines and beyond the last in proportion, as the simulator does.
+
+    Args:
+        means_ms: Of the kinds of work that are known.
+    """
+
+    def __init__(self, means_ms: Mapping[_Kind, float]) -> None:
+        known: dict[tuple[str, str, tuple[int, ...] | None], list[tuple[int, float]]] = {}
+        for kind, mean_ms in means_ms.items():
+            known.setdefault((kind.stage, kind.engine, kind.shape), []).append((kind.rows, mean_ms))
+        self._known = {key: np.array(sorted(points)).T for key, points in known.items()}
+
+    def at(self, own: Passages) -> Float64s:
+        """[n]; nan of a shape that is not known."""
+        return np.array([self._one(own, rows, shape) for rows, shape in own.kinds])
+
+    def _one(self, own: Passages, rows: int, shape: tuple[int, ...] | None) -> float:
+        # Of stages without buckets the profile knows no shapes.
+        points = self._known.get((own.stage, own.engine, shape), self._known.get((own.stage, own.engine, None)))
+        if points is None:
+            return math.nan
+        return float(np.interp(rows, *points)) * max(1.0, rows / float(points[0, -1]))
+
+
 class _Levels:
     """Times alone, by kind of work.
 
@@ -122,12 +147,14 @@ class _Levels:
         self._service = service
         self._stage_of = {stage.variant_id: stage.name for stage in pipeline.stages}
         self._profiled = {self._kind(entry): (_mean_ms(entry.latency_ms), entry.n or 1) for entry in table.entries}
+        self._profile = _Curves({kind: mean_ms for kind, (mean_ms, _) in self._profiled.items()})
         self._found = found
         self.contention = {name: self._contention(name) for name in dict.fromkeys(own.engine for own in found)}
         """Engine -> index into `CONTENTIONS`."""
         pairs = dict.fromkeys((own.stage, own.engine) for own in found)
         self.ratios = {pair: ratio for pair in pairs if (ratio := self._ratio(*pair)) is not None}
-        self._levels_ms = self._levels()
+        self._levels_ms = self._means()
+        self._level = _Curves(self._levels_ms)
         self._shapes = {pair: self._shape(*pair) for pair in self.ratios}
 
     def entry(self, entry: Entry) -> Entry:
@@ -175,20 +202,10 @@ class _Levels:
         shape = None if entry.shape is None else tuple(entry.shape)
         return _Kind(self._stage_of.get(entry.variant, entry.variant), entry.engine, entry.batch, shape)
 
-    def _kinds(self, own: Passages) -> list[_Kind]:
-        """As the profile tells them apart, which knows no shapes of stages without buckets."""
-        exact = [_Kind(own.stage, own.engine, *kind) for kind in own.kinds]
-        return [kind if kind in self._profiled else kind._replace(shape=None) for kind in exact]
-
-    def _profiled_ms(self, own: Passages) -> Float64s:
-        """[n]; nan of a kind that was not profiled."""
-        return np.array([self._profiled.get(kind, (math.nan, 0))[0] for kind in self._kinds(own)])
-
     def _known(self, found: Sequence[Passages]) -> Iterator[tuple[Passages, Float64s, Float64s]]:
-        """Passages with their times alone and their kinds' levels, [n] each; nan of a kind that was not profiled."""
+        """Passages with their times alone and their kinds' levels, [n] each; nan of a shape that was not profiled."""
         for own in found:
-            levels_ms = np.array([self._levels_ms.get(kind, math.nan) for kind in self._kinds(own)])
-            yield own, self._alone_ms(own), levels_ms
+            yield own, self._alone_ms(own), self._level.at(own)
 
     def _alone_ms(self, own: Passages) -> Float64s:
         alone_ms: Float64s = own.work_ms / own.slower[self.contention[own.engine]]
@@ -198,7 +215,7 @@ class _Levels:
         """The contention that explains most; the profile's where company hardly varied."""
         loss, spread = np.zeros(len(CONTENTIONS)), 0.0
         for own in self._found:
-            profiled_ms = self._profiled_ms(own)
+            profiled_ms = self._profile.at(own)
             known = ~np.isnan(profiled_ms) & (own.work_ms > 0)
             if own.engine != engine or known.sum() < 2:
                 continue
@@ -219,7 +236,7 @@ class _Levels:
         for wanted in ([own for own in self._found if (own.stage, own.engine) == (stage, engine)], self._on(engine)):
             alone_ms, profiled_ms = (
                 np.concatenate([np.zeros(0), *parts])
-                for parts in ([self._alone_ms(own) for own in wanted], [self._profiled_ms(own) for own in wanted])
+                for parts in ([self._alone_ms(own) for own in wanted], [self._profile.at(own) for own in wanted])
             )
             known = ~np.isnan(profiled_ms)
             if known.sum() >= PASSAGES_MIN:
@@ -229,13 +246,15 @@ class _Levels:
     def _on(self, engine: str) -> list[Passages]:
         return [own for own in self._found if own.engine == engine]
 
-    def _levels(self) -> dict[_Kind, float]:
+    def _means(self) -> dict[_Kind, float]:
         """Mean time alone of each kind: the profile's times at the rehearsals' speed, and theirs, count alike."""
         total_ms = {kind: mean_ms * n * self.ratios.get((kind.stage, kind.engine), 1.0)
                     for kind, (mean_ms, n) in self._profiled.items()}  # fmt: skip
         count = {kind: n for kind, (_, n) in self._profiled.items()}
         for own in self._found:
-            for kind, alone_ms in zip(self._kinds(own), self._alone_ms(own).tolist(), strict=True):
+            for (rows, shape), alone_ms in zip(own.kinds, self._alone_ms(own).tolist(), strict=True):
+                exact = _Kind(own.stage, own.engine, rows, shape)
+                kind = exact if exact in total_ms else exact._replace(shape=None)
                 if kind in total_ms:
                     total_ms[kind] += alone_ms
                     count[kind] += 1

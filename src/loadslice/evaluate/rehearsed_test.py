@@ -115,6 +115,16 @@ def test_one_kind_that_the_profile_has_wrong_is_told_from_the_speed_of_all() -> 
     assert levels[1] == pytest.approx(20.0, rel=0.1)
 
 
+def test_row_counts_that_were_not_profiled_count_by_those_beside_them() -> None:
+    rows = journal()
+    profiled = [entry for entry in profile(0.8, CONTENTION).entries if entry.batch != 2]
+    found = as_rehearsed(
+        msgspec.structs.replace(profile(0.8, CONTENTION), entries=profiled), pipeline(), [rows], RATE_PER_S
+    )
+    # Straight between 20 and 66 ms, two rows would take 35 ms and take 34.
+    assert found.ratios["read", "ort"] == pytest.approx(1 / 0.8, rel=0.03)
+
+
 def test_the_shape_of_a_distribution_is_the_servers() -> None:
     calm = as_rehearsed(profile(1.0, CONTENTION, spread=0.0), pipeline(), [journal()], RATE_PER_S)
     (entry,) = (entry for entry in calm.table.entries if entry.engine == "ort" and entry.batch == 2)
