@@ -39,6 +39,8 @@ BLOCK_S = 2.5
 """As long as the slow periods that were seen, and short enough for some blocks in a rehearsal."""
 BLOCK_WORK_MIN = 0.2
 """A block with less work than this share of the fullest says nothing about speed."""
+WAY_SHARE_MAX = 0.5
+"""A way that is shorter than others takes at most so much off the work of a very short stage."""
 SAMPLES = 64
 """Times kept per entry."""
 
@@ -156,6 +158,10 @@ class _Levels:
         self._levels_ms = self._means()
         self._level = _Curves(self._levels_ms)
         self._shapes = {pair: self._shape(*pair) for pair in self.ratios}
+        ways_ms = {pair: self._ways_ms(*pair) for pair in pairs}
+        self._ways = np.concatenate([np.zeros(0), *ways_ms.values()])
+        self._longer_ms = {pair: float(own.mean() - self._ways.mean()) for pair, own in ways_ms.items() if len(own)}
+        """How much longer the way to a stage is than ways are on average; the simulator knows one way for all."""
 
     def entry(self, entry: Entry) -> Entry:
         """The entry as the rehearsals found it."""
@@ -163,7 +169,8 @@ class _Levels:
         pair = (kind.stage, kind.engine)
         if pair not in self.ratios:
             return entry
-        times_ms = self._levels_ms[kind] * self._shapes[pair]
+        level_ms = self._levels_ms[kind]
+        times_ms = level_ms * self._shapes[pair] + max(self._longer_ms.get(pair, 0.0), -WAY_SHARE_MAX * level_ms)
         contended = None
         if entry.contended_ms is not None:
             crowding = _measured_crowding(self._pipeline, kind.engine, self._service.cores)
@@ -172,8 +179,7 @@ class _Levels:
 
     def handover_ms(self) -> Milliseconds | None:
         """The way to the worker and back on a machine of its own."""
-        ways_ms = [own.way_ms / own.slower[self.contention[own.engine]] for own in self._found]
-        return _milliseconds(np.quantile(np.concatenate(ways_ms), _EVENLY)) if ways_ms else None
+        return _milliseconds(np.quantile(self._ways, _EVENLY)) if self._ways.size else None
 
     def blocks(self, run: Sequence[Passages]) -> Float64s:
         """Logarithm of the time per unit of work in each block of a run."""
@@ -210,6 +216,10 @@ class _Levels:
     def _alone_ms(self, own: Passages) -> Float64s:
         alone_ms: Float64s = own.work_ms / own.slower[self.contention[own.engine]]
         return alone_ms
+
+    def _ways_ms(self, stage: str, engine: str) -> Float64s:
+        own = [one for one in self._found if (one.stage, one.engine) == (stage, engine)]
+        return np.concatenate([one.way_ms / one.slower[self.contention[engine]] for one in own])
 
     def _contention(self, engine: str) -> int:
         """The contention that explains most; the profile's where company hardly varied."""

@@ -103,6 +103,20 @@ def test_hand_over_is_what_it_is_without_company() -> None:
     assert np.mean(found.table.handover_ms.samples or []) == pytest.approx(0.3 / 1.2, rel=0.15)
 
 
+def test_a_stage_that_is_reached_later_than_others_holds_its_slot_longer() -> None:
+    later_ns = pl.when(pl.col("stage") == "prepare").then(1_000_000).otherwise(0)
+    late = journal().with_columns(done_ns=pl.col("done_ns") + later_ns)
+    near, far = (as_rehearsed(truth(), pipeline(), [one], RATE_PER_S).table for one in (journal(), late))
+
+    def held_ms(table: LatencyTable, engine: str) -> float:
+        assert table.handover_ms is not None
+        own = next(entry for entry in table.entries if entry.engine == engine)
+        return float(np.mean(own.latency_ms.samples or []) + np.mean(table.handover_ms.samples or []))
+
+    assert held_ms(far, "host") - held_ms(near, "host") == pytest.approx(1.0, abs=0.35)
+    assert held_ms(far, "ort") == pytest.approx(held_ms(near, "ort"), rel=0.03)
+
+
 def test_one_kind_that_the_profile_has_wrong_is_told_from_the_speed_of_all() -> None:
     wrong = profile(1.0, CONTENTION)
     entries = [
