@@ -7,14 +7,14 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 import numpy as np
 
 from loadslice.backends.base import EngineError
 from loadslice.serve.request import Batch
-from loadslice.serve.runners import Runner
+from loadslice.serve.runners import DirectRunner, Runner
 from loadslice.serve.stages import LoadedStage
 from loadslice.spec.errors import InputError
 from loadslice.spec.work import StageError, Work
@@ -127,6 +127,10 @@ class FaultyRunner:
             batch.compute_ns += round((time.monotonic() - began_s) * 1e9) - batch.compute_ns - batch.copy_ns
         elif fault.kind == "wrong":
             batch.results[:] = [_wrong(result) for result in batch.results]
+
+    def begin(self, batch: Batch, slot: int) -> int | None:
+        """See `DirectRunner.begin`: an engine that has a fault has it on its worker's thread."""
+        return cast(DirectRunner, self._runner).begin(batch, slot) if self._switches.now(self._engine) is None else None
 
     def probe(self, slot: int) -> None:
         """See `Runner.probe`.
