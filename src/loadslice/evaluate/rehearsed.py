@@ -37,6 +37,8 @@ PASSAGES_MIN = 10
 """A stage with fewer on an engine takes level and shape from all of that engine's."""
 BLOCK_S = 2.5
 """As long as the slow periods that were seen, and short enough for some blocks in a rehearsal."""
+BLOCKS_ALIKE = 0.25
+"""Correlation of neighbouring blocks, mean over eight runs of the OCR example; means of alike blocks spread wider."""
 BLOCK_WORK_MIN = 0.2
 """A block with less work than this share of the fullest says nothing about speed."""
 WAY_SHARE_MAX = 0.5
@@ -297,7 +299,8 @@ def drift(found: Sequence[Rehearsed], known: Drift | None) -> Drift | None:
     """How far the next run may lie from what rehearsals found.
 
     A run is as fast as its blocks are on average, and so is a rehearsal: with ``m`` blocks of deviation ``s`` in either
-    their difference deviates by ``s * sqrt(2 / m)``. Where plans were rehearsed several times, the runs' own spread
+    their difference deviates by ``s * sqrt(2 / m)``, and by ``sqrt((1 + r) / (1 - r))`` times as much where neighbouring
+    blocks correlate by ``r`` (as for any mean of a first-order autoregression). Where plans were rehearsed several times, the runs' own spread
     says it directly and knows of drift over minutes as well; the wider of the two counts.
 
     Args:
@@ -312,7 +315,8 @@ def drift(found: Sequence[Rehearsed], known: Drift | None) -> Drift | None:
     if freedom < 1:
         return known
     deviation = math.sqrt(sum(float(np.sum((run - run.mean()) ** 2)) for run in blocks) / freedom)
-    spread = deviation * math.sqrt(2 / float(np.mean([len(run) for run in blocks])))
+    wider = math.sqrt((1 + BLOCKS_ALIKE) / (1 - BLOCKS_ALIKE))
+    spread = wider * deviation * math.sqrt(2 / float(np.mean([len(run) for run in blocks])))
     runs = [np.array([run.mean() for run in plan.blocks if len(run)]) for plan in found]
     between = sum(len(means) - 1 for means in runs if len(means) > 1)
     if between:

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from loadslice.evaluate.company import CONTENTIONS, passages
-from loadslice.evaluate.rehearsed import BLOCK_S, Rehearsed, as_rehearsed, drift
+from loadslice.evaluate.rehearsed import BLOCK_S, BLOCKS_ALIKE, Rehearsed, as_rehearsed, drift
 from loadslice.sim import journal as sim_journal
 from loadslice.sim import simulate
 from loadslice.sim.service import lower_service
@@ -218,6 +218,10 @@ def test_plans_pool_what_they_know_and_the_profiles_slow_periods_are_kept() -> N
     assert one is not None
     assert three is not None
     assert (three.period_ms, three.likeness) == (400.0, 0.2)
-    assert three.between_runs == one.between_runs == pytest.approx(0.02 * np.sqrt(2 / 3), abs=1e-5)
+    assert (
+        three.between_runs
+        == one.between_runs
+        == pytest.approx(0.02 * np.sqrt(2 / 3 * (1 + BLOCKS_ALIKE) / (1 - BLOCKS_ALIKE)), abs=1e-5)
+    )
     assert (one.runs, three.runs) == (3, 7)
     assert drift([rehearsed([0.1]), rehearsed()], known) == known
