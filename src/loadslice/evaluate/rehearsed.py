@@ -299,9 +299,9 @@ def drift(found: Sequence[Rehearsed], known: Drift | None) -> Drift | None:
     """How far the next run may lie from what rehearsals found.
 
     A run is as fast as its blocks are on average, and so is a rehearsal: with ``m`` blocks of deviation ``s`` in either
-    their difference deviates by ``s * sqrt(2 / m)``, and by ``sqrt((1 + r) / (1 - r))`` times as much where neighbouring
-    blocks correlate by ``r`` (as for any mean of a first-order autoregression). Where plans were rehearsed several times, the runs' own spread
-    says it directly and knows of drift over minutes as well; the wider of the two counts.
+    their difference deviates by ``s * sqrt(2 / m)``, times ``sqrt((1 + r) / (1 - r))`` where neighbouring blocks
+    correlate by ``r`` (means of a first-order autoregression). Where plans were rehearsed several times, the runs' own
+    spread says it directly and knows of drift over minutes as well; the wider of the two counts.
 
     Args:
         found: Of plans on this machine; what they say is pooled.
