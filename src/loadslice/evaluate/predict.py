@@ -30,8 +30,8 @@ class Prediction:
     figures: dict[str, float]
     """Figure -> mean over replicas; percentiles in ms, ``throughput`` per second, ``error rate`` as a share."""
     intervals: dict[str, Interval]
-    """Figure -> where one more run falls 95 times in 100, by replicas; where the profile knows how far runs differ, each
-    is on a machine as fast as it happens to be."""
+    """Figure -> where one more run falls 95 times in 100, by replicas; each on a machine as fast as it happens to be,
+    where the profile knows how far runs differ."""
     latencies_ms: npt.NDArray[np.float64]
     """Completed requests of all replicas together."""
     requests: pl.DataFrame
