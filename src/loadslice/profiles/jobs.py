@@ -139,8 +139,11 @@ def _jobs(
             continue  # a twin is not measured, see `loadslice.profiles.twins`
         for batch in of_stage:
             works = batch.works
-            key = Key(step.stage.variant_id, engine, sum(work.items for work in works), _shape(step, works[0]))
+            rows = sum(work.items for work in works)
+            key = Key(step.stage.variant_id, engine, rows, _shape(step, works[0]))
             if _accepted(step.stage, key):
+                # A padded batch takes as long as a full one of that size, and is looked up as such.
+                key = key._replace(rows=step.padded(engine, rows) or rows)
                 sources.setdefault(key, _source(step, engine))
                 yield Job(key, step.function is None, _call(step, engine, batch))
 
@@ -162,14 +165,18 @@ def _shape(step: Step, work: Work) -> tuple[int, ...] | None:
 
 
 def _batches(step: Step, engine: str | None, works: Sequence[Work]) -> list[_Batch]:
-    """Batches of 2, 4, ... rows up to the engine's most, for each shape; whole requests, again from the first."""
+    """Batches of 2, 4, ... rows up to the engine's most, or of the sizes that it pads to, for each shape.
+
+    They are made of whole requests, again from the first.
+    """
     batch = None if engine is None or step.function is not None else step.stage.batch.get(engine)
     if batch is None:
         return []
     by_shape: dict[tuple[int, ...] | None, list[Work]] = {}
     for work in works:
         by_shape.setdefault(_shape(step, work), []).append(work)
-    sizes = [*(2**power for power in range(1, batch.size.bit_length()) if 2**power < batch.size), batch.size]
+    powers = [*(2**power for power in range(1, batch.size.bit_length()) if 2**power < batch.size), batch.size]
+    sizes = batch.pad_to or powers
     found = [_filled(members, size) for members in by_shape.values() for size in sizes]
     return [_Batch(group) for group in found if len(group) > 1]
 
@@ -186,7 +193,10 @@ def _filled(works: Sequence[Work], rows_max: int) -> list[Work]:
 
 
 def _absent(step: Step, engine: str | None, sources: Mapping[Key, str]) -> list[_Batch]:
-    """One row of zeros, and a full batch, for each bucket that no input of this stage falls into."""
+    """One row of zeros, and a full batch, for each bucket that no input of this stage falls into.
+
+    And, of an engine that pads its batches, every size that they are padded to.
+    """
     if engine is None or step.function is not None:
         return []
     stage = step.stage
@@ -196,7 +206,9 @@ def _absent(step: Step, engine: str | None, sources: Mapping[Key, str]) -> list[
     for bucket in stage.buckets:
         if tuple(bucket) in seen:
             continue
-        for rows in sorted({1, 1 if batch is None else batch.size}):
+        for rows in (
+            batch.pad_to if batch is not None and batch.pad_to else sorted({1, 1 if batch is None else batch.size})
+        ):
             work = _zeros(step, bucket, rows)
             groups += [_Batch([work])] if work is not None else []
     return groups
@@ -227,7 +239,8 @@ def _call(step: Step, engine: str, batch: _Batch) -> Call:
         return partial(_run_python, step.function, batch)
     session = step.sessions[engine]
     bucket = bucket_shape(step.stage, bucket_of(step.stage, batch.works[0], session.inputs))
-    return partial(_run_model, session, batch, bucket, step.stage.carry)
+    padded = step.padded(engine, sum(work.items for work in batch.works))
+    return partial(_run_model, session, batch, bucket, step.stage.carry, padded)
 
 
 def _run_python(function: StageFunction, batch: _Batch, _slot: int) -> Work:
@@ -239,11 +252,14 @@ def _run_python(function: StageFunction, batch: _Batch, _slot: int) -> Work:
 
 
 def _run_model(
-    session: Session, batch: _Batch, bucket: list[int] | None, carry: Sequence[str], slot: int
+    session: Session, batch: _Batch, bucket: list[int] | None, carry: Sequence[str], padded: int, slot: int
 ) -> list[Work]:
     works = batch.found()
-    outputs = session.run(gather(works, bucket, session.inputs), slot)
-    parts = scatter(outputs, [work.items for work in works])
+    rows = [work.items for work in works]
+    outputs = session.run(gather(works, bucket, session.inputs, padded), slot)
+    if padded:
+        outputs = {name: tensor[: sum(rows)] for name, tensor in outputs.items()}
+    parts = scatter(outputs, rows)
     made = [
         Work({name: work.tensors[name] for name in carry if name in work.tensors} | part, work.context)
         for part, work in zip(parts, works, strict=True)

@@ -227,3 +227,11 @@ def test_an_endless_time_is_refused(folder: Path) -> None:
     loaded = pipeline(folder)
     with pytest.raises(InputError, match="--seconds nan"):
         measure(loaded, folder, samples.of_pipeline(loaded, folder), seconds=float("nan"))
+
+
+def test_an_engine_that_pads_is_measured_at_the_sizes_it_pads_to(folder: Path) -> None:
+    padding = "buckets: [[3, 4], [3, 8]], batch: {a: {size: 8, pad_to: [4, 8]}}"
+    found = profile(folder, ("buckets: [[3, 4], [3, 8]]", padding))
+    rows = {name: {entry.batch for entry in found.entries if entry.engine == name} for name in ("a", "b")}
+    assert rows["a"] == {4, 8, 9}, "nine rows are more than it was built for, and run as they are"
+    assert rows["b"] >= {2, 5, 9}
