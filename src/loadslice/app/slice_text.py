@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from loadslice.graph.numbers import scaled
-from loadslice.spec.slices import Assignment, SlicePlan, StitchCheck
+from loadslice.spec.slices import Assignment, BankPoint, SlicePlan, StitchCheck
 
 SLICES_SHOWN = 24
 SPLITS_SHOWN = 8
@@ -39,7 +39,10 @@ def describe_plan(plan: SlicePlan) -> Iterator[str]:
         yield (
             f"  shared {split.node} ({split.op}): {split.first_units} of {split.units} by {split.by} on "
             f"{split.devices[0]}, the rest on {split.devices[1]}; {_ms(split.split_ms)} ms, alone {_ms(split.alone_ms)}"
+            f" ({split.basis})"
         )
+        for point in split.curve:
+            yield _point(point)
     if len(plan.splits) > SPLITS_SHOWN:
         yield f"  and {len(plan.splits) - SPLITS_SHOWN} more that two devices share (--json has all)"
     for what, found in (("stitched", plan.stitched), ("shared", plan.shared)):
@@ -103,6 +106,16 @@ def _slices(plan: SlicePlan) -> Iterator[str]:
         yield f"    from {_names(part.from_)} to {_names(part.to)}"
     if len(plan.slices) > SLICES_SHOWN:
         yield f"  and {len(plan.slices) - SLICES_SHOWN} more (--json has all)"
+
+
+def _point(point: BankPoint) -> str:
+    if point.first_ms is None or point.second_ms is None:
+        return f"    {point.first_units:>6} units first: {_ms(point.together_ms)} ms, whole"
+    return (
+        f"    {point.first_units:>6} units first: {_ms(point.together_ms)} ms; halves alone {_ms(point.first_ms)} and "
+        f"{_ms(point.second_ms)}, x{point.slower_by:.2f} beside each other, waiting {_ms(point.sync_ms)}, joining "
+        f"{_ms(point.join_ms)}"
+    )
 
 
 def _nearness(found: StitchCheck) -> str:

@@ -146,6 +146,24 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str | None = None
 
 
+class BankPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to divide an operator, measured here; medians over rounds in which all ways took turns."""
+
+    first_units: int
+    """On the first engine; 0 or all: it runs whole on one of them."""
+    first_ms: float | None
+    """Its part alone; ``None``: it has none."""
+    second_ms: float | None
+    together_ms: float
+    """Both parts at the same time, divided, waited for and joined; of a whole, its time alone."""
+    slower_by: float
+    """The slower part while both run, over the slower one alone: what they take from each other."""
+    sync_ms: float
+    """Of ``together_ms``, starting the second part and waiting beyond the slower one."""
+    join_ms: float
+    """Of ``together_ms``, copying both parts into one tensor."""
+
+
 class BankSplit(msgspec.Struct, frozen=True, kw_only=True):
     """One operator shared by two devices (dual bank), each computing a part of its output."""
 
@@ -162,6 +180,10 @@ class BankSplit(msgspec.Struct, frozen=True, kw_only=True):
     """max(first part, second part) + synchronisation + merge."""
     alone_ms: float
     """On the faster of the two devices."""
+    basis: Literal["measured", "modelled"] = "modelled"
+    """Of the two times. ``modelled``: a part takes the whole's time in proportion to its tiles."""
+    curve: list[BankPoint] = []
+    """By units of the first engine, where it was measured."""
 
 
 class StitchCheck(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from loadslice.app.coverage import Asking
 from loadslice.app.output import Finite, check_folder, emit, json_option, keep, out_option, say, seed_option
 from loadslice.app.slice_coverage import fallbacks, supports
 from loadslice.app.slice_files import write_slices
+from loadslice.app.slice_measure import measured_splits
 from loadslice.app.slice_pipeline import write_pipeline
 from loadslice.app.slice_plan import make_plan
 from loadslice.app.slice_problem import HOST_LINK, describe_machine, open_model, without
@@ -66,6 +67,12 @@ COMPILER_S = 300.0
 )
 @click.option("--share", type=click.Choice(["channel", "batch"]), help="Also look for operators two devices share.")
 @click.option(
+    "--measure",
+    "measuring",
+    is_flag=True,
+    help="With --share: run the halves on this machine, alone and together; both devices are `local`.",
+)
+@click.option(
     "--tile", type=click.IntRange(1, 65536), default=16, show_default=True, help="Channels or rows that go together."
 )
 @seed_option
@@ -84,6 +91,7 @@ def command(
     seconds: float,
     gap: float,
     share: By | None,
+    measuring: bool,
     tile: int,
     seed: int,
     as_json: bool,
@@ -101,6 +109,8 @@ def command(
     Example: loadslice slice det.onnx --devices cpu0=local,gpu0=nvidia-t4 --shape x=1x3x640x640 --out out/slices
     """
     check_folder(out)
+    if measuring and share is None:
+        raise click.UsageError("--measure is for shared operators: add --share channel or --share batch.")
     weights = out is not None or share is not None
     opened = open_model(resolve_model(model, Path.cwd()), parse_shapes(shapes), weights=weights)
     measured = None if times is None else load_op_times(times)
@@ -117,6 +127,10 @@ def command(
     plan = msgspec.structs.replace(plan, coverage=fallbacks(machine.times, support))
     if share is not None:
         splits = share_operators(opened, machine, share, tile)
+        if measuring:
+            said: list[str] = []
+            splits = measured_splits(opened, splits, named, seed, said)
+            plan = msgspec.structs.replace(plan, notes=[*plan.notes, *said])
         rows = [*plan.assignments, shared_way(opened, machine, splits)] if splits else plan.assignments
         plan = msgspec.structs.replace(plan, splits=splits, assignments=rows)
     if out is not None:
