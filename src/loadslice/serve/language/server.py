@@ -20,8 +20,10 @@ from loadslice.serve.clock import Clock
 from loadslice.serve.console.desk import PAGE
 from loadslice.serve.console.language_console import LanguageConsole
 from loadslice.serve.http_server import HttpServer
+from loadslice.serve.language.completions import Completions
 from loadslice.serve.language.front import LanguageFront, LanguageService
 from loadslice.serve.language.journal import FLUSH_S, LanguageJournalWriter, refuse_used
+from loadslice.serve.language.layouts import check_layouts
 from loadslice.serve.language.metrics import LanguageMetrics
 from loadslice.serve.language.shell import LanguageShell
 from loadslice.serve.limits import Limits
@@ -80,7 +82,7 @@ class LanguageServer:
         self._costs = dict(costs or {})
         self._limits = limits or Limits()
         self._clock = Clock()
-        self._front = LanguageFront(language, self._limits, self._clock, access)
+        self._front = LanguageFront(language, self._limits, access)
         self._console = LanguageConsole(self._front) if console else None
         self._journal_folder = journal
         self._journal: LanguageJournalWriter | None = None
@@ -191,7 +193,7 @@ class LanguageServer:
             words = await asyncio.to_thread(Words, folder)
             await self._start_engines()
             layouts = [self.ready[name].layout for name in self._names]
-            self._check_layouts(layouts)
+            check_layouts(self.language, layouts)
             tables = lower(self.language, self._costs)
             state = fresh(tables, self.language.max_sequences)
             await asyncio.to_thread(warm_desk, tables)
@@ -206,7 +208,8 @@ class LanguageServer:
             self._metrics.started(index, process.starts)
         observer = self._metrics if self._console is None else self._console.observed(self._metrics)
         self._shell = LanguageShell(tables, state, self._processes, layouts, self._slots, self._clock, observer)
-        self._front.service = LanguageService(self._shell, words, self._metrics, self._is_ready)
+        completions = Completions(self.language, self._shell, words, self._clock)
+        self._front.service = LanguageService(self._shell, completions, self._metrics, self._is_ready)
         self._watch = asyncio.get_running_loop().create_task(self._look_after())
         if self._console is not None:
             self._console.start(self, self._clock)
@@ -262,28 +265,6 @@ class LanguageServer:
         self._processes[index].start()
         if self._metrics is not None:
             self._metrics.started(index, self._processes[index].starts)
-
-    def _check_layouts(self, layouts: list[m.Layout]) -> None:
-        """Refuse links between engines whose KV does not mean the same.
-
-        Raises:
-            InputError: Names the link and what differs.
-        """
-        by_name = dict(zip(self._names, layouts, strict=True))
-        for link in self.language.links:
-            one, other = by_name[link.from_], by_name[link.to]
-            for key in ("model_sha256", "layers", "kv_heads", "head_dim", "dtype"):
-                mine, theirs = getattr(one, key), getattr(other, key)
-                if mine != theirs:
-                    raise InputError(
-                        f"links: from '{link.from_}' to '{link.to}': their {key} differ, {mine!s:.20} and "
-                        f"{theirs!s:.20}; KV of one means nothing to the other."
-                    )
-            if one.raw != other.raw and not (one.has_neutral and other.has_neutral):
-                raise InputError(
-                    f"links: from '{link.from_}' to '{link.to}': quantised KV moves only between engines of one "
-                    "runtime and precision. Give both `options: {kv_precision: f32}`."
-                )
 
     def _hear(self, index: int, message: m.FromEngine) -> None:
         waiting = self._loaded[index]
