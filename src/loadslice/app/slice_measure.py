@@ -1,11 +1,13 @@
 """`loadslice slice --share ... --measure`: the shared operators on the engines that are here."""
 
+import os
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from loadslice.app.output import say
 from loadslice.app.slice_problem import Opened
+from loadslice.backends import probe
 from loadslice.graph.cuts import flow
 from loadslice.graph.inputs import check_shapes
 from loadslice.graph.rewrites.shapes import StaticShapes
@@ -69,6 +71,10 @@ def measured_splits(
                 curve=points,
             )
         )  # fmt: skip
+    load = f", load average {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+    notes.append(
+        f"halves ran side by side on {probe.usable_cores()} processors{load}: another's work makes them slower."
+    )
     if len(splits) > MEASURED_MAX:
         notes.append(
             f"the {MEASURED_MAX} operators that gain the most were measured; times of the others are modelled."

@@ -90,6 +90,8 @@ def command(
     result = squeeze.squeeze(order, say)
     if any(variant.speedup_vs_untuned is not None for variant in result.variants):
         write_bytes(folder / "squeeze.svg", squeeze_chart.draw(result).encode())
+    if result.calibration is not None and any(trial.sqnr_db is not None for trial in result.calibration.trials):
+        write_bytes(folder / "calibration.svg", squeeze_chart.draw_calibration(result.calibration).encode())
     emit(result, as_json=as_json, text=lambda: squeeze_text.lines(result))
     say(f"kept in {folder}")
     return 0 if any(variant.shipped for variant in result.variants) else 3
