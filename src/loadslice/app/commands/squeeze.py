@@ -8,6 +8,7 @@ import click
 from loadslice.app import squeeze_chart, squeeze_data, squeeze_service, squeeze_text
 from loadslice.app.output import Finite, check_folder, emit, json_option, say, seed_option
 from loadslice.backends.base import open_backend
+from loadslice.graph.load import load as load_model
 from loadslice.spec.errors import InputError, MissingExtraError
 from loadslice.spec.files import resolve_model, write_bytes
 from loadslice.spec.functions import load_function
@@ -76,6 +77,7 @@ def command(
         raise click.UsageError("Missing option '--data': recorded inputs of the model.")
     path = resolve_model(model, Path.cwd())
     squeeze = _room()
+    load_model(path)  # before any runtime, whose words for what is wrong are its own
     session = open_backend("onnxruntime").load(path, Engine(backend="onnxruntime"))
     infos = session.inputs
     session.close()
