@@ -21,12 +21,13 @@ from typing import Any
 import click
 import numpy as np
 
-from benchmarks import Figures, load_average_1m, serve_models
+from benchmarks import Figures, load_average_1m, peer_targets, serve_models
 from benchmarks.serve_targets import Asked, Target, ask, build_client, has, ours, peer, scrape, wide
 from loadslice.app.output import emit, json_option, keep, out_option, say
 
 CLIENTS = (1, 8, 64)
-PEER_NAMES = {"fastapi": ("fastapi", "uvicorn", "uvloop", "httptools"), "mosec": ("mosec",)}
+PEER_NAMES = ("fastapi", "mosec")
+"""The others are for `peers_bench`."""
 IDLE = 10_000
 Samples = dict[str, list[float]]
 
@@ -65,7 +66,7 @@ class Bench:
         self.rounds = rounds
         self.seconds = seconds
         self.python = python
-        self.peers = [name for name, packages in PEER_NAMES.items() if all(has(python, one) for one in packages)]
+        self.peers = [name for name in PEER_NAMES if all(has(python, one) for one in peer_targets.ALL[name].modules)]
 
     def request(self, name: str, content: bytes) -> Path:
         """A request as a file."""
@@ -226,7 +227,13 @@ SECTIONS = {
 
 
 def _direct(bench: Bench, samples: Samples, name: str, model: Path, shape: tuple[int, ...], *, threads: int) -> None:
-    """Requests per second of as many threads with nothing around the runtime, and CPU per request."""
+    rate, cpu_us = direct(model, shape, threads, min(bench.seconds, 2.0))
+    samples.setdefault(f"{name}_direct{threads}_requests_per_s", []).append(rate)
+    samples.setdefault(f"{name}_direct{threads}_cpu_us", []).append(cpu_us)
+
+
+def direct(model: Path, shape: tuple[int, ...], threads: int, seconds: float) -> tuple[float, float]:
+    """Requests per second of as many threads with nothing around the runtime, and CPU per request in microseconds."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -234,7 +241,7 @@ def _direct(bench: Bench, samples: Samples, name: str, model: Path, shape: tuple
     session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     rows = np.zeros(shape, np.float32)
     counts = [0] * threads
-    until_s = time.perf_counter() + min(bench.seconds, 2.0)
+    until_s = time.perf_counter() + seconds
 
     def work(index: int) -> None:
         while time.perf_counter() < until_s:
@@ -249,8 +256,7 @@ def _direct(bench: Bench, samples: Samples, name: str, model: Path, shape: tuple
     for worker in workers:
         worker.join()
     took_s, spent_s = time.perf_counter() - began_s, time.process_time() - before_s
-    samples.setdefault(f"{name}_direct{threads}_requests_per_s", []).append(sum(counts) / took_s)
-    samples.setdefault(f"{name}_direct{threads}_cpu_us", []).append(1e6 * spent_s / sum(counts))
+    return sum(counts) / took_s, 1e6 * spent_s / sum(counts)
 
 
 def _add(samples: Samples, key: str, asked: Asked) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -13,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import peer_targets
 from loadslice.spec.errors import InputError
 
-PEERS = Path(__file__).parent / "peers"
 READY_S = 120.0
 QUIET = {"ORT_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 
@@ -59,7 +60,7 @@ def build_client(folder: Path) -> Path:
     if compiler is None:
         raise InputError("serve_bench: its load client needs a C compiler (cc, gcc or clang). Install one.")
     client = folder / "load"
-    subprocess.run([compiler, "-O2", "-o", client, PEERS / "load.c"], check=True)
+    subprocess.run([compiler, "-O2", "-o", client, peer_targets.PEERS / "load.c"], check=True)
     return client
 
 
@@ -157,24 +158,31 @@ def wide(pipeline: Path, connections: int) -> Iterator[Target]:
 
 @contextlib.contextmanager
 def peer(name: str, python: Path, model: Path, shape: str, workers: int) -> Iterator[Target]:
-    """A peer, on a port that was free."""
-    port = free_port()
-    script = PEERS / f"{name}_app.py"
-    command = [str(python), str(script), str(model), shape, str(workers), str(port)]
-    extra = {}
-    if name == "mosec":
-        command = [str(python), str(script), "--address", "127.0.0.1", "--port", str(port), "--log-level", "error"]
-        extra = {"PEER_MODEL": str(model), "PEER_SHAPE": shape, "PEER_WORKERS": str(workers)}
+    """A peer, on a port that was free, once it answers.
+
+    Raises:
+        InputError: It did not start; the end of what it said is in the message.
+    """
+    port, one = free_port(), peer_targets.ALL[name]
+    command = one.command(name, python, model, shape, workers, port)
+    wire = one.request(tuple(int(side) for side in shape.split("x")))
+    extra = peer_targets.environment(model, shape, workers)
     with _started(name, command, model.parent, extra) as process:
         until = time.monotonic() + READY_S
-        while process.poll() is None and time.monotonic() < until:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-            _pause(0.1)
-        else:
-            raise InputError(f"serve_bench: peer {name} did not start.")
-        _pause(2.0)  # workers of some come up after the port
+        while process.poll() is None and time.monotonic() < until and not _answers(port, wire):
+            _pause(0.2)
+        if process.poll() is not None or not _answers(port, wire):
+            said = (model.parent / f"{name}.log").read_text(errors="replace").split()
+            raise InputError(f"peer {name} did not start: {' '.join(said)[-300:]}")
+        _pause(2.0)  # workers of some come up one after the other
         yield Target(name, process.pid, port)
+
+
+def _answers(port: int, wire: bytes) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as connection:
+        connection.sendall(wire)
+        return connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+    return False
 
 
 def has(python: Path, module: str) -> bool:
@@ -207,11 +215,15 @@ def _started(name: str, command: list[str], folder: Path, extra: dict[str, str])
         try:
             yield process
         finally:
+            below = family(process.pid)
             process.terminate()
             try:
                 process.wait(30)
             except subprocess.TimeoutExpired:
                 process.kill()
+            for pid in below[1:]:  # some leave processes behind
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def family(pid: int) -> list[int]:
