@@ -40,7 +40,7 @@ def passages(stages: pl.DataFrame, pipeline: Pipeline, service: Service) -> Iter
     """Batches of a live journal by stage and engine.
 
     Args:
-        stages: A live journal's rows; what was not finished or not timed is left out.
+        stages: A live journal's rows; what was not finished, not timed or had no rows is left out.
         pipeline: As it was served.
         service: Lowered for it; says which engines share this processor, and how many cores that has.
     """
@@ -50,7 +50,7 @@ def passages(stages: pl.DataFrame, pipeline: Pipeline, service: Service) -> Iter
     done = (
         stages.drop_nulls(["done_ns", "copy_ns", "compute_ns"])
         .unique(["stage", "engine", "dispatched_ns", "done_ns"], maintain_order=True)
-        .filter(pl.col("done_ns") > pl.col("dispatched_ns"))
+        .filter(pl.col("done_ns") > pl.col("dispatched_ns"), pl.col("batch_rows") > 0)
         .sort("dispatched_ns")
     )
     machine = _Machine(done, [int(service.threads[engines.index(name)]) for name in done["engine"].to_list()], service)

@@ -171,8 +171,9 @@ class _Levels:
         pair = (kind.stage, kind.engine)
         if pair not in self.ratios:
             return entry
-        level_ms = self._levels_ms[kind]
-        times_ms = level_ms * self._shapes[pair] + max(self._longer_ms.get(pair, 0.0), -WAY_SHARE_MAX * level_ms)
+        level_ms, longer_ms = self._levels_ms[kind], self._longer_ms.get(pair, 0.0)
+        shorter = max(1 + min(longer_ms, 0.0) / level_ms, 1 - WAY_SHARE_MAX)
+        times_ms = level_ms * self._shapes[pair] * shorter + max(longer_ms, 0.0)
         contended = None
         if entry.contended_ms is not None:
             crowding = _measured_crowding(self._pipeline, kind.engine, self._service.cores)

@@ -1,5 +1,7 @@
 """A machine that only the simulator knows is rehearsed; a profile that is wrong about it must come out right."""
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import polars as pl
@@ -10,8 +12,8 @@ from loadslice.evaluate.rehearsed import BLOCK_S, BLOCKS_ALIKE, Rehearsed, as_re
 from loadslice.sim import journal as sim_journal
 from loadslice.sim import simulate
 from loadslice.sim.service import lower_service
-from loadslice.spec.files import Stamp
-from loadslice.spec.latency import Drift, Entry, InputWork, LatencyTable, Milliseconds, StageWork
+from loadslice.spec.files import Stamp, encode_json
+from loadslice.spec.latency import Drift, Entry, InputWork, LatencyTable, Milliseconds, StageWork, load
 from loadslice.spec.pipeline import Engine, Pipeline, Stage, check
 
 RATE_PER_S = 16.0
@@ -117,6 +119,16 @@ def test_a_stage_that_is_reached_later_than_others_holds_its_slot_longer() -> No
     assert held_ms(far, "ort") == pytest.approx(held_ms(near, "ort"), rel=0.03)
 
 
+def test_no_time_is_negative_though_ways_are_longer_than_the_work(tmp_path: Path) -> None:
+    held_up = pl.when(pl.col("stage") == "read").then(20_000_000).otherwise(0)
+    found = as_rehearsed(truth(), pipeline(), [journal().with_columns(done_ns=pl.col("done_ns") + held_up)], RATE_PER_S)
+    path = tmp_path / "latency.json"
+    path.write_bytes(encode_json(found.table))
+    assert load(path) == found.table
+    host = next(entry for entry in found.table.entries if entry.engine == "host")
+    assert min(host.latency_ms.samples or []) > 0.5
+
+
 def test_one_kind_that_the_profile_has_wrong_is_told_from_the_speed_of_all() -> None:
     wrong = profile(1.0, CONTENTION)
     entries = [
@@ -175,6 +187,12 @@ def test_company_is_told_from_slowness_by_who_was_busy() -> None:
     # Half of its time alone, half at half the speed: three quarters of the work that it could have done.
     assert found.slower[twice] == pytest.approx([4 / 3, 4 / 3, 1.0])
     assert found.slower[0] == pytest.approx([1.0, 1.0, 1.0])
+
+
+def test_work_without_rows_is_no_measurement() -> None:
+    nothing = journal(50).with_columns(batch_rows=pl.lit(0, pl.Int32))
+    service, _ = lower_service(pipeline(), truth())
+    assert list(passages(nothing, pipeline(), service)) == []
 
 
 def test_members_of_one_batch_are_one_passage() -> None:
