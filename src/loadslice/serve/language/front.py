@@ -27,7 +27,9 @@ from loadslice.spec.language import Language
 from loadslice.spec.pipeline import ClassName
 
 CHAT, TEXT, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
-RESERVED_PATHS = ("/v2/health/live", "/v2/health/ready", "/metrics")
+HEALTH = "/health"
+"""Where load clients of this interface look whether a server is ready, as vLLM and llama-server have it."""
+RESERVED_PATHS = ("/v2/health/live", "/v2/health/ready", HEALTH, "/metrics")
 DEFAULT_CLASS: ClassName = "critical"
 DEADLINE_MS_MAX = 86_400_000
 
@@ -64,6 +66,7 @@ class LanguageFront:
             f"{MODELS}/{language.language}": {"GET": lambda: json_reply(self._model())},
             "/v2/health/live": {"GET": lambda: json_reply({"live": True})},
             "/v2/health/ready": {"GET": self._ready},
+            HEALTH: {"GET": self._ready},
             "/metrics": {"GET": self._metrics},
         }
 
