@@ -118,6 +118,8 @@ class RemoteEngine:
                 why = str(refused)
                 break
             except TroubleError as trouble:
+                if stream.is_overdue(asyncio.get_running_loop().time()):
+                    return
                 why, after_s = str(trouble), trouble.after_s
                 self._troubles += 1
                 if self._troubles >= BREAKER_TROUBLES:

@@ -22,6 +22,9 @@ RETRY_AFTER_S_MAX = 10.0
 """Of what a server that has too much to do asks for; who has no time for it is told so by its deadline."""
 
 
+LIST_BYTES_MAX = 4 * 1024 * 1024
+
+
 class RefusedError(Exception):
     """The server refuses this request itself: asking again would not help."""
 
@@ -62,6 +65,10 @@ class Stream:
     def left(self) -> int:
         """Tokens that it may still produce."""
         return self.new_max - (len(self.tokens) - self.prompt)
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Whether its time is over; its owner ends it then, and nobody is to blame."""
+        return self.until_s is not None and now_s >= self.until_s
 
     @property
     def has_news(self) -> bool:
@@ -105,7 +112,7 @@ class RemoteModel:
             async with self._session.get(f"{self._base}/models", **self._how(CONNECT_S)) as reply:
                 if reply.status != 200:
                     raise InputError(f"{where} answers {reply.status} when asked for its models. Check options.url.")
-                listed = {str(one["id"]): one for one in json.loads(await reply.read())["data"]}
+                listed = {str(one["id"]): one for one in json.loads(await _whole(reply))["data"]}
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{where} does not list models as OpenAI's interface does.") from error
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -220,6 +227,15 @@ class RemoteModel:
             headers = headers | {"x-loadslice-deadline-ms": str(max(1, round(left_s * 1e3)))}
         timeout = aiohttp.ClientTimeout(total=left_s, sock_connect=CONNECT_S, sock_read=self.endpoint.call_s)
         return {"headers": headers, "timeout": timeout, "allow_redirects": False}
+
+
+async def _whole(reply: aiohttp.ClientResponse) -> bytes:
+    raw = bytearray()
+    async for part in reply.content.iter_any():
+        raw += part
+        if len(raw) > LIST_BYTES_MAX:
+            raise ValueError("longer than a list of models is")
+    return bytes(raw)
 
 
 def _choice(data: bytes) -> dict[str, Any] | None:
