@@ -93,7 +93,7 @@ def rehearse(
         handover=_distribution(ways_ms),
         cpu_ms=round(cpu_ms, 3),
         stages=among,
-        rate_per_s=(traffic.height - 1) / max(float(traffic["arrival_s"].to_numpy()[-1]), 0.001),
+        rate_per_s=among["tag"].n_unique() / _span_s(among),
     )
     return rehearsal, f"{extra_ms.size} requests: {found}, {cpu_ms:.1f} ms of processor time"
 
@@ -187,6 +187,12 @@ def _lone(inputs: payloads.Inputs) -> pl.DataFrame:
 def _of_rows(requests: pl.DataFrame, stages: pl.DataFrame, sent: pl.DataFrame) -> pl.DataFrame:
     """Stages of a live journal that belong to rows that were sent."""
     return stages.join(requests.filter(pl.col("row").is_in(sent["row"].implode())), on="tag", how="semi")
+
+
+def _span_s(stages: pl.DataFrame) -> float:
+    """From the first placement to the last end; requests that come all at once are not served all at once."""
+    begin_ns, end_ns = stages["enqueued_ns"].to_numpy().min(), stages["done_ns"].drop_nulls().to_numpy().max()
+    return max(float(end_ns - begin_ns) / 1e9, 0.001)
 
 
 def _latencies_ms(rows: pl.DataFrame) -> dict[int, float]:
