@@ -151,11 +151,12 @@ def learn(
         [one.stages for one in rehearsals],
         float(np.mean([one.rate_per_s for one in rehearsals])),
     )
-    periods = drift([*earlier, found], _slow_periods(found) or table.drift)
+    periods = drift([*earlier, found], slow_periods(found) or table.drift)
     return found._replace(table=msgspec.structs.replace(found.table, drift=periods))
 
 
-def _slow_periods(found: Rehearsed) -> Drift | None:
+def slow_periods(found: Rehearsed) -> Drift | None:
+    """How alike neighbouring passages of a rehearsal were, and for how long."""
     timings = [
         Timing(Key(one.stage, one.engine, 1, None), round(one.middle_s * 1e9), round(one.over_level * 1e6))
         for one in found.passages
