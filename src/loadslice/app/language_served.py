@@ -101,7 +101,7 @@ def parts_of(steps: Sequence[ServedStep], profile: LanguageProfile, names: Seque
     parts: dict[str, list[float]] = {name: [] for name in names}
     for step in steps:
         times = profile.engines[names[step.engine]]
-        should_ms = expected_ms(times.truth, times.shape, step.prompt_tokens, step.rows, step.pairs, step.prompt_pairs)
+        should_ms = expected_ms(times.cost, times.shape, step.prompt_tokens, step.rows, step.pairs, step.prompt_pairs)
         for other, longer in profile.beside.get(names[step.engine], {}).items():
             shared = sum(
                 max(0, min(step.ended_ns, one.ended_ns) - max(step.began_ns, one.began_ns))
@@ -124,11 +124,11 @@ def load_for(profile: LanguageProfile, language: Language, *, seconds: float, se
         each = 0.0
         if "prefill" in engine.roles:
             each += float(
-                np.mean([expected_ms(times.truth, times.shape, int(n), 0, 0, n * n / 2) for n in lengths[:200]])
+                np.mean([expected_ms(times.cost, times.shape, int(n), 0, 0, n * n / 2) for n in lengths[:200]])
             )
         if "decode" in engine.roles:
             # Four share a step at this load.
-            each += ANSWER * expected_ms(times.truth, times.shape, 0, 4, 4 * float(np.mean(lengths)), 0) / 4
+            each += ANSWER * expected_ms(times.cost, times.shape, 0, 4, 4 * float(np.mean(lengths)), 0) / 4
         needs_ms.append(each)
     rate_per_s = UTILISATION * 1e3 / max(needs_ms)
     count = max(8, round(seconds * rate_per_s))

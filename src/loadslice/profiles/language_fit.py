@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadslice.spec.language import StepCost
-from loadslice.spec.language_profile import NOISE_POINTS, SHAPE_ROWS, FullCost, StepTime
+from loadslice.spec.language_profile import NOISE_POINTS, SHAPE_ROWS, StepTime
 
 Floats = NDArray[np.float64]
 
@@ -46,7 +46,6 @@ class Fit(NamedTuple):
     """A line with its shape."""
 
     cost: StepCost
-    truth: FullCost
     shape: list[float]
     error_p50: float
     error_max: float
@@ -77,25 +76,16 @@ def fitted(taken: dict[Kind, list[Taken]]) -> Fit:
         for kind, row in zip(kinds, full, strict=True)
         for one in taken[kind]
     ]
-    # The desk has one price of attention for both.
-    joined = np.column_stack((full[:, :3], full[:, 3] + full[:, 4]))
-    told = nonnegative(joined / medians[:, None], target)
     cost = StepCost(
-        step_ms=float(told[0]),
-        token_us=float(told[1]) * 1e3,
-        row_us=float(told[2]) * 1e3,
-        attend_ns=float(told[3]) * 1e6,
-        relative_sd=float(np.std(singles)),
-    )
-    truth = FullCost(
         step_ms=float(line[0]),
         token_us=float(line[1]) * 1e3,
         row_us=float(line[2]) * 1e3,
         attend_ns=float(line[3]) * 1e6,
         prompt_attend_ns=float(line[4]) * 1e6,
+        relative_sd=float(np.std(singles)),
     )
     errors = np.abs(left - 1)
-    return Fit(cost, truth, shape, float(np.median(errors)), float(errors.max()))
+    return Fit(cost, shape, float(np.median(errors)), float(errors.max()))
 
 
 def shaped(kinds: Sequence[Kind], parts: Floats) -> list[float]:
@@ -119,11 +109,12 @@ def shape_of(shape: Sequence[float], seats: int) -> Floats:
 
 
 def expected_ms(
-    truth: FullCost, shape: Sequence[float], prompt_tokens: int, rows: int, pairs: float, prompt_pairs: float
+    cost: StepCost, shape: Sequence[float], prompt_tokens: int, rows: int, pairs: float, prompt_pairs: float
 ) -> float:
     """What a step should take."""
-    line = truth.step_ms + (prompt_tokens * truth.token_us + rows * truth.row_us) / 1e3
-    line += (pairs * truth.attend_ns + prompt_pairs * truth.prompt_attend_ns) / 1e6
+    prompt_attend_ns = cost.attend_ns if cost.prompt_attend_ns is None else cost.prompt_attend_ns
+    line = cost.step_ms + (prompt_tokens * cost.token_us + rows * cost.row_us) / 1e3
+    line += (pairs * cost.attend_ns + prompt_pairs * prompt_attend_ns) / 1e6
     return line * _at(shape, rows)
 
 
