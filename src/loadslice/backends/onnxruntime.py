@@ -65,7 +65,11 @@ class OnnxRuntimeBackend:
                 "Set engines.*.precision to what the file holds."
             )
         copies = engine.max_inflight if engine.threads > 1 else 1
-        return OnnxRuntimeSession([_open(model, engine, provider) for _ in range(copies)], engine, provider)
+        sessions = [_open(model, engine, provider) for _ in range(copies)]
+        try:
+            return OnnxRuntimeSession(sessions, engine, provider)
+        except UnicodeDecodeError as error:
+            raise InputError(f"{model}: the name of an input or output is not UTF-8; is the file damaged?") from error
 
 
 class OnnxRuntimeSession:
