@@ -208,10 +208,7 @@ async def live(
     requests = journal.requests.sort("tag")
     begins: list[int] = requests["arrival_ns"].to_list()
     ends: list[int] = requests["end_ns"].to_list()
-    spans = {
-        name: [(begins[low], max(ends[low:high])) for low, high in mine]
-        for name, mine in counts.items()
-    }
+    spans = {name: [(begins[low], max(ends[low:high])) for low, high in mine] for name, mine in counts.items()}
     return found, {
         name: [[step for step in steps if low <= step.began_ns and step.ended_ns <= high] for low, high in mine]
         for name, mine in spans.items()

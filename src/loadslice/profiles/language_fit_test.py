@@ -3,7 +3,18 @@
 import numpy as np
 import pytest
 
-from loadslice.profiles.language_fit import Kind, Taken, expected_ms, fitted, handover_line, noise_of, shape_of
+from loadslice.profiles.language_fit import (
+    Held,
+    Kind,
+    Taken,
+    as_served,
+    expected_ms,
+    fitted,
+    handover_line,
+    noise_of,
+    shape_of,
+)
+from loadslice.spec.language import StepCost
 from loadslice.spec.language_profile import NOISE_POINTS, SHAPE_ROWS
 
 KINDS = [Kind(tokens, 0, 0) for tokens in (16, 64, 256, 1024)] + [
@@ -73,3 +84,22 @@ def test_hand_overs_have_a_base_and_a_price_per_token() -> None:
     assert base_ms == pytest.approx(2)
     assert token_us == pytest.approx(15)
     assert spread < 1e-9
+
+
+def test_what_serving_adds_to_every_step_is_not_taken_for_a_share_of_long_ones() -> None:
+    cost = StepCost(step_ms=10, token_us=1000, row_us=2000, attend_ns=100)
+    shape = [1.0] * len(SHAPE_ROWS)
+    kinds = [(tokens, 0) for tokens in (16, 64, 256, 500)] + [(0, rows) for rows in (1, 2, 4, 8)]
+    # Five milliseconds more a step, prompts slower by a tenth, a neighbour that takes a fifth.
+    served = [
+        Held(tokens, rows, 0.0, tokens**2 / 2, 1.2, 1.2 * (15 + 1.1 * (tokens + tokens**2 / 2 * 1e-4) + 2 * rows))
+        for tokens, rows in kinds
+        for _ in range(40)
+    ]
+    said, noise = as_served(cost, shape, served)
+    assert said.step_ms == pytest.approx(15, rel=0.02)
+    assert said.token_us == pytest.approx(1100, rel=0.01)
+    assert said.row_us == pytest.approx(2000, rel=0.05)
+    assert noise[0] > 0.97
+    assert noise[-1] < 1.03
+    assert as_served(cost, shape, served[:19]) == (cost, [])
