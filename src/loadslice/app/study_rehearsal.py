@@ -18,12 +18,12 @@ from loadslice.spec.latency import Drift, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.twin import twins
 
-LONE_REQUESTS, LONE_GAP_S = 12, 0.25
+LONE_REQUESTS, LONE_GAP_S = 12, 0.2
 """Requests that find the server idle, to learn what processor time one costs outside its engines."""
 WARM_REQUESTS = 2
 """The first of the traffic, whose times count for nothing."""
-REHEARSED_S = 10.0
-"""Length of a rehearsal as served: a hundred requests of the OCR example, four blocks of seconds to see drift in."""
+REHEARSED_S = 8.0
+"""Length of a rehearsal as served: sixty requests of the OCR example, and four blocks of seconds to see drift in."""
 MILD_REQUESTS, MILD_GAP_S = 40, 0.15
 """The same where a pace means nothing, because a plan's devices are emulated: requests, and their mean distance."""
 
