@@ -263,5 +263,5 @@ def figures_of(asks: Sequence[Ask], heard: Sequence[Heard], machine: Machine) ->
         "first_ms_p99": tails.first_p99,
         "between_ms_p50": tails.between_p50,
         "between_ms_p99": tails.between_p99,
-        "handed_over": float(sum(one.route in ("policy_remote", "remote_faster", "long") for one in heard)),
+        "handed_over": float(sum(one.route in ("policy_remote", "remote_faster", "sparing", "long") for one in heard)),
     }

@@ -17,7 +17,7 @@ from loadslice.spec.language import Language, LanguageEngine, Router, check_lang
 
 pytestmark = marks
 
-PROMPTS = ("count 12 by 3:", "repeat red fox sun:", "roll:", "count 90 by 7: 97")
+PROMPTS = ("up c:", "down q:", "roll:", "up k: l m n")
 
 
 def said(engines: dict[str, dict[str, Any]], **changes: Any) -> Language:
@@ -56,7 +56,7 @@ async def _relayed() -> None:
         assert len(set(wanted)) > 1
         for way in (
             {"max_tokens": 9, "extra_body": {"return_token_ids": True}},
-            {"max_tokens": 40, "stop": " 3"},
+            {"max_tokens": 40, "stop": " h"},
             {"max_tokens": 12, "temperature": 1, "seed": 4, "n": 2},
         ):
             mine, theirs = [

@@ -18,12 +18,12 @@ from loadslice.spec.latency import Drift, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.twin import twins
 
-LONE_REQUESTS, LONE_GAP_S = 12, 0.25
+LONE_REQUESTS, LONE_GAP_S = 12, 0.2
 """Requests that find the server idle, to learn what processor time one costs outside its engines."""
 WARM_REQUESTS = 2
 """The first of the traffic, whose times count for nothing."""
-REHEARSED_S = 10.0
-"""Length of a rehearsal as served: a hundred requests of the OCR example, four blocks of seconds to see drift in."""
+REHEARSED_S = 8.0
+"""Length of a rehearsal as served: sixty requests of the OCR example, and four blocks of seconds to see drift in."""
 MILD_REQUESTS, MILD_GAP_S = 40, 0.15
 """The same where a pace means nothing, because a plan's devices are emulated: requests, and their mean distance."""
 
@@ -93,7 +93,7 @@ def rehearse(
         handover=_distribution(ways_ms),
         cpu_ms=round(cpu_ms, 3),
         stages=among,
-        rate_per_s=(traffic.height - 1) / max(float(traffic["arrival_s"].to_numpy()[-1]), 0.001),
+        rate_per_s=among["tag"].n_unique() / _span_s(among),
     )
     return rehearsal, f"{extra_ms.size} requests: {found}, {cpu_ms:.1f} ms of processor time"
 
@@ -151,11 +151,12 @@ def learn(
         [one.stages for one in rehearsals],
         float(np.mean([one.rate_per_s for one in rehearsals])),
     )
-    periods = drift([*earlier, found], _slow_periods(found) or table.drift)
+    periods = drift([*earlier, found], slow_periods(found) or table.drift)
     return found._replace(table=msgspec.structs.replace(found.table, drift=periods))
 
 
-def _slow_periods(found: Rehearsed) -> Drift | None:
+def slow_periods(found: Rehearsed) -> Drift | None:
+    """How alike neighbouring passages of a rehearsal were, and for how long."""
     timings = [
         Timing(Key(one.stage, one.engine, 1, None), round(one.middle_s * 1e9), round(one.over_level * 1e6))
         for one in found.passages
@@ -187,6 +188,12 @@ def _lone(inputs: payloads.Inputs) -> pl.DataFrame:
 def _of_rows(requests: pl.DataFrame, stages: pl.DataFrame, sent: pl.DataFrame) -> pl.DataFrame:
     """Stages of a live journal that belong to rows that were sent."""
     return stages.join(requests.filter(pl.col("row").is_in(sent["row"].implode())), on="tag", how="semi")
+
+
+def _span_s(stages: pl.DataFrame) -> float:
+    """From the first placement to the last end; requests that come all at once are not served all at once."""
+    begin_ns, end_ns = stages["enqueued_ns"].to_numpy().min(), stages["done_ns"].drop_nulls().to_numpy().max()
+    return max(float(end_ns - begin_ns) / 1e9, 0.001)
 
 
 def _latencies_ms(rows: pl.DataFrame) -> dict[int, float]:

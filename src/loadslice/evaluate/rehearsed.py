@@ -35,7 +35,7 @@ COMPANY_SPREAD_MIN = 0.05
 """Passages that were all in equal company cannot tell contention from slowness; the profile's is kept then."""
 PASSAGES_MIN = 10
 """A stage with fewer on an engine takes level and shape from all of that engine's."""
-BLOCK_S = 2.5
+BLOCK_S = 2.0
 """As long as the slow periods that were seen, and short enough for some blocks in a rehearsal."""
 BLOCKS_ALIKE = 0.25
 """Correlation of neighbouring blocks, mean over eight runs of the OCR example; means of alike blocks spread wider."""

@@ -1,3 +1,4 @@
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -6,7 +7,10 @@ import pytest
 pytest.importorskip("onnxruntime", reason="the extra 'onnxruntime' is not installed")
 
 from loadslice.backends import checks
+from loadslice.profiles import measure as measuring
 from loadslice.profiles import samples
+from loadslice.profiles.chain import close
+from loadslice.profiles.jobs import collect
 from loadslice.profiles.measure import SAMPLES_MAX, measure
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import decode_json, encode_json
@@ -122,6 +126,22 @@ def test_a_stage_is_measured_on_what_the_stage_before_has_just_made(tmp_path: Pa
     loaded = load_pipeline(tmp_path / "p.yaml")
     table = measure(loaded, tmp_path, samples.of_pipeline(loaded, tmp_path), seconds=0.05, repeats=3)
     assert {entry.n for entry in table.entries} == {9}
+
+
+def test_alone_and_contended_are_measured_by_turns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "TURN_S", 0.05)
+    loaded = pipeline(folder)
+    found = collect(loaded, folder, samples.of_pipeline(loaded, folder))
+    slots = {name: engine.max_inflight for name, engine in loaded.engines.items()}
+    try:
+        with measuring._Threads(slots) as threads:
+            alone, contended = measuring._by_turns(found.walks, slots, threads, 0.4, None)
+    finally:
+        close(found.steps)
+    order = sorted([(one.start_ns, "alone") for one in alone] + [(one.start_ns, "contended") for one in contended])
+    changes = sum(first[1] != second[1] for first, second in itertools.pairwise(order))
+    assert changes >= 5, "not all of one and then all of the other"
+    assert {one.key for one in alone} == {one.key for one in contended} == set(found.sources)
 
 
 def test_a_single_slot_of_a_single_engine_has_no_contended_time(folder: Path) -> None:

@@ -14,11 +14,13 @@ from loadslice.evaluate.closed_loop import drive
 from loadslice.evaluate.layers.subject import Subject
 from loadslice.evaluate.wire import Letter
 
-ROUNDS = 8
+ROUNDS = 12
 ROUND_S = 1.0
 WARM_PER_LETTER = 2
 SLOWER_MIN = 1.05
 """Half of the least change that is looked into: a soak's slope says more about its end than about its mean."""
+RANKS_AGAINST_MAX = 4
+"""Of twelve rounds, 1 + 1 + 1 + 2 + 2 of the 4,096 ways that signs can fall have at most so much against: 0.17 %."""
 
 
 def ratios(
@@ -52,17 +54,21 @@ def ratios(
 
 
 def is_older(found: Sequence[float]) -> bool | None:
-    """The old server is surely slower: by `SLOWER_MIN` in all rounds but one.
+    """The old server is surely slower by `SLOWER_MIN`, by Wilcoxon's signed-rank test.
 
-    Of two equal servers either is the slower one of a round by chance, so that seven of eight come about once in 28
-    times even if 5 % were nothing. It is asked only after a slope was surely there.
+    Rounds are ranked by how far their ratio lies from `SLOWER_MIN`, either way; the ranks of those below it may add up
+    to `RANKS_AGAINST_MAX`. It is asked only after a slope was surely there.
 
     Returns:
         ``None`` with fewer rounds than that takes.
+
+    References:
+        Wilcoxon, Individual comparisons by ranking methods, Biometrics Bulletin 1 (1945).
     """
-    if len(found) < ROUNDS - 1:
+    if len(found) < ROUNDS:
         return None
-    return sorted(found)[1] > SLOWER_MIN
+    beyond = sorted((float(np.log(ratio / SLOWER_MIN)) for ratio in found), key=abs)
+    return sum(rank for rank, one in enumerate(beyond, 1) if one <= 0) <= RANKS_AGAINST_MAX
 
 
 def against_fresh(subject: Subject, letters: Sequence[Letter], clients: int) -> list[float] | None:

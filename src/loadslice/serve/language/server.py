@@ -13,6 +13,7 @@ from loadslice.backends.language.host import LanguageProcess, SharedSlots
 from loadslice.backends.language.words import Words
 from loadslice.backends.language.worker import HEADER_BYTES
 from loadslice.policy.tokens import desk
+from loadslice.policy.tokens.desk import LATE_NS
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.tables import fresh, lower
 from loadslice.serve.access import Access
@@ -36,8 +37,6 @@ log = logging.getLogger(__name__)
 LOAD_TIMEOUT_S = 300.0
 RESTART_S, RESTART_S_MAX = 0.5, 30.0
 """Wait before an engine is started again, doubled each time it fails within a minute."""
-LATE_NS = 5_000_000_000
-"""A step that takes longer than this and twenty times what was expected: the engine hangs."""
 WATCH_S = 0.5
 DRAIN_S = 20.0
 LAST_CALL_S = 0.2
@@ -360,6 +359,7 @@ def _cost(ready: m.Ready) -> StepCost:
         token_us=ready.token_us,
         row_us=ready.row_us,
         attend_ns=ready.attend_ns,
+        prompt_attend_ns=ready.prompt_attend_ns,
         relative_sd=ready.relative_sd,
     )
 
@@ -378,5 +378,6 @@ def warm_desk(tables: Tables) -> None:
     desk.on_engine_up(0, tables, state, -1)
     desk.on_timer(0, tables, state)
     desk.next_timer_ns(state)
+    desk.late_at_ns(state, 0, LATE_NS)
     desk.on_arrival(0, tables, state, 0, 1, 1, 1, 0, 0, none)
     desk.on_drain(0, tables, state)

@@ -133,13 +133,9 @@ class LanguageShell:
         if desk.on_engine_up(now_ns, self.tables, self.state, engine) != c.REFUSED:
             self._carry_out(now_ns)
 
-    def is_late(self, engine: int, after_ns: int) -> bool:
-        """Whether an engine has computed one step for longer than ``after_ns`` and twenty times what was expected."""
-        counts = self.state.engines[engine]
-        if counts[c.N_STEPPING] == 0:
-            return False
-        taken_ns = self._clock.now_ns() - int(counts[c.N_STEP_BEGAN_NS])
-        return taken_ns > max(after_ns, 20 * int(counts[c.N_STEP_EXPECTED_NS]))
+    def is_late(self, engine: int, least_ns: int) -> bool:
+        """Whether an engine hangs: its step takes ``least_ns``, and far longer than was expected."""
+        return self._clock.now_ns() > desk.late_at_ns(self.state, engine, least_ns)
 
     def drain(self) -> None:
         """Admit nothing from now on."""
