@@ -102,7 +102,7 @@ FREE, WAITING, RUNNING, HANDING_OVER = range(4)
     N_DECODE_TOKENS,
     N_PREEMPTIONS,
     N_DIRTY,
-    N_LATE,  # rows of the step before that had nothing to show yet
+    N_ROWS_BEHIND,  # rows of the step before that had nothing to show yet
     ENGINE_COLUMNS,
 ) = range(20)
 

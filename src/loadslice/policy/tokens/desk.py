@@ -267,10 +267,10 @@ def on_step_done(now_ns: int, tables: Tables, state: State, engine: int, epoch: 
     late = 0
     for place in range(rows):
         late += ends[place] == c.LATE
-    if late == 0 and counts[c.N_LATE] == 0:
+    if late == 0 and counts[c.N_ROWS_BEHIND] == 0:
         # A step that somebody was late in, and the one that closes it, say nothing of what steps take.
         learn(state, engine, now_ns - counts[c.N_STEP_BEGAN_NS])
-    counts[c.N_LATE] = late
+    counts[c.N_ROWS_BEHIND] = late
     for place in range(rows):
         state.gaps[engine, place] = -1
         take_row(now_ns, tables, state, engine, place, ends[place])
@@ -338,7 +338,7 @@ def on_engine_down(now_ns: int, tables: Tables, state: State, engine: int) -> in
     counts[c.N_DOWN] = 1
     counts[c.N_EPOCH] += 1
     counts[c.N_STEPPING] = 0
-    counts[c.N_LATE] = 0
+    counts[c.N_ROWS_BEHIND] = 0
     for sequence in range(state.sequences.shape[0]):
         row = state.sequences[sequence]
         if row[c.Q_STATUS] == c.FREE or (row[c.Q_PREFILL] != engine and row[c.Q_DECODE] != engine):
