@@ -97,7 +97,7 @@ def pace_of(world: World, state: State, hand: Hands, engine: int) -> float:
 
 
 @rare
-def repace(now_ns: int, world: World, state: State, hand: Hands) -> None:
+def retime(now_ns: int, world: World, state: State, hand: Hands) -> None:
     """Have what is left of every step go on at its engine's pace, and what waits for its end wait as much longer."""
     for engine in range(state.engines.shape[0]):
         ends_ns = hand.step_ends_ns[engine]

@@ -8,7 +8,7 @@ from loadslice.policy.kernel import entry
 from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens import desk
 from loadslice.policy.tokens.layout import State, Tables
-from loadslice.sim.language_hands import carry_out, fail, handover_moves, lose, repace, step_end
+from loadslice.sim.language_hands import carry_out, fail, handover_moves, lose, retime, step_end
 from loadslice.sim.language_layout import (
     H_EXPORTED_NS,
     H_IMPORTED_NS,
@@ -111,5 +111,5 @@ def run(
             )
             arrived += 1
         carry_out(now_ns, seed, tables, state, world, record, hand)
-        repace(now_ns, world, state, hand)
+        retime(now_ns, world, state, hand)
     return now_ns
