@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import numba
-from numba.core.types import unliteral  # type: ignore[attr-defined] # its stubs do not know it
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import register_pass
+from numba.core.registry import CPUDispatcher
+from numba.core.typed_passes import NativeLowering
+from numba.core.types import Dispatcher, unliteral  # type: ignore[attr-defined] # its stubs do not know it
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -106,23 +111,76 @@ def _refuse_call(*_: Any, **__: Any) -> None:
     raise TypeError("only kernels call a kernel: make it an `entry` to call it from Python.")
 
 
+class _PartLibrary(JITCodeLibrary):
+    """Code that only other code calls: it is linked into an entry, and optimised there, once.
+
+    By itself numba optimises every function with all that it calls, then again in each of its callers, and makes
+    machine code of it each time.
+    """
+
+    def finalize(self) -> None:
+        for library in dict.fromkeys(self._linking_libraries):
+            self._reload_init.update(library._reload_init)  # noqa: SLF001
+            self._final_module.link_in(library._get_module_for_linking(), preserve=True)  # noqa: SLF001
+        self._finalized = True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _PartLowering(NativeLowering):
+    _name = "part_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        state.library = _PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.flags.no_compile = True
+        super().run_pass(state)
+        entry_point = object()
+        state.targetctx.insert_user_function(entry_point, state.cr.fndesc, [state.library])
+        state["cr"] = state.cr._replace(cfunc=entry_point)
+        return True
+
+
+class _PartCompiler(CompilerBase):
+    def define_pipelines(self) -> list[Any]:
+        pipeline = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        pipeline.passes = [
+            (_PartLowering, text) if step is NativeLowering else (step, text) for step, text in pipeline.passes
+        ]
+        pipeline.finalize()
+        return [pipeline]
+
+
+class _Entry(CPUDispatcher):
+    """What Python calls; other kernels link its part."""
+
+    @property
+    def _numba_type_(self) -> Any:
+        return Dispatcher(self.part)
+
+
 def _compiled(function: Callable[P, R], *, inlined: bool, wrapped: bool) -> Callable[P, R]:
     if numba.config.DISABLE_JIT:
         return function
-    dispatcher = numba.njit(**_FLAGS, forceinline=inlined, no_cpython_wrapper=not wrapped, no_cfunc_wrapper=True)(
-        function
-    )
-    call_template = dispatcher.get_call_template
+    part: Any = numba.njit(
+        **_FLAGS | {"cache": False},
+        forceinline=inlined and os.environ.get("SIMSPEED_INLINE") != "0",
+        no_cpython_wrapper=True,
+        no_cfunc_wrapper=True,
+        pipeline_class=_PartCompiler,
+    )(function)
+    call_template = part.get_call_template
 
     def of_plain_types(arguments: Any, keywords: Any) -> Any:
         return call_template(tuple(map(unliteral, arguments)), {key: unliteral(kind) for key, kind in keywords.items()})
 
     # numba would compile `finish(..., FAILED, ...)` and `finish(..., SHED, ...)`, and all they call, once per constant:
     # 148 functions where there are 66, and twice the time.
-    dispatcher.get_call_template = of_plain_types
+    part.get_call_template = of_plain_types
+    # There is nothing in a part that Python could call, and numba would call it all the same.
+    part._insert = lambda *_: None  # noqa: SLF001
+    part._compile_for_args = _refuse_call  # noqa: SLF001
     if not wrapped:
-        # Without a wrapper there is nothing that Python could call, and numba would call it all the same.
-        dispatcher._insert = lambda *_: None  # noqa: SLF001
-        dispatcher._compile_for_args = _refuse_call  # noqa: SLF001
-    compiled: Callable[P, R] = dispatcher
-    return compiled
+        return part  # type: ignore[no-any-return]
+    whole: Any = numba.njit(**_FLAGS, no_cfunc_wrapper=True)(function)
+    whole.__class__ = _Entry
+    whole.part = part
+    return whole  # type: ignore[no-any-return]

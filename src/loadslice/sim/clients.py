@@ -5,7 +5,7 @@ An attempt of logical request ``i`` has the tag ``i + n * requests``; n counts a
 about an attempt that has ended meanwhile is passed over when its time comes.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from loadslice.policy.kernel import kernel
 from loadslice.policy.tables import Int64s
 from loadslice.sim.draws import uniform
 from loadslice.spec.faults import Clients
+from loadslice.policy.reference import by_reference
 
 _NS_PER_MS = 1_000_000
 
@@ -25,6 +26,7 @@ A_BACKOFF, A_LEAVES, A_LEAVES_AT = 200, 300, 400
 """Purposes of draws, apart from those of service times."""
 
 
+@by_reference
 class Behaviour(NamedTuple):
     """Clients, lowered."""
 
@@ -40,10 +42,11 @@ class Behaviour(NamedTuple):
     states_attempt: int
 
 
+@by_reference
 class Diary(NamedTuple):
     """What clients are going to do."""
 
-    heap: Int64s
+    heap: Annotated[Int64s, HEAP_COLUMNS]
     """[capacity, HEAP_COLUMNS]"""
     counts: Int64s
     """[2] entries in the heap, entries ever planned"""

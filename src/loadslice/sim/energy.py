@@ -10,10 +10,12 @@ from loadslice.policy.tables import Int64s, State, versions
 from loadslice.sim.service import Float64s
 from loadslice.spec.latency import Entry, LatencyTable
 from loadslice.spec.pipeline import Pipeline, Stage
+from loadslice.policy.reference import by_reference
 
 _NS_PER_S = 1e9
 
 
+@by_reference
 class Energy(NamedTuple):
     """Measured energy of batches. S stages, E engines, B lanes (buckets, once per version), K row counts."""
 

@@ -20,6 +20,7 @@ from loadslice.policy.tokens import desk
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.sim.draws import normal, uniform
 from loadslice.sim.prefix import Caches, found, keep
+from loadslice.policy.reference import by_reference
 
 EXPORTED, IMPORTED = desk.EXPORTED, desk.IMPORTED
 
@@ -47,6 +48,7 @@ S_STEP, S_TOKEN, S_ROW, S_ATTEND, S_PROMPT_ATTEND, STEP_COSTS = range(6)
 B_BUSY_NS, B_ROWS, BUSY_COLUMNS = range(3)
 
 
+@by_reference
 class Prompts(NamedTuple):
     """The trace, lowered. R requests."""
 
@@ -65,6 +67,7 @@ class Prompts(NamedTuple):
     block_tokens: int
 
 
+@by_reference
 class World(NamedTuple):
     """What surrounds the desk."""
 
@@ -83,6 +86,7 @@ class World(NamedTuple):
     """[faults, FAULT_COLUMNS] in time order"""
 
 
+@by_reference
 class Record(NamedTuple):
     """What a run leaves."""
 

@@ -10,8 +10,10 @@ import numpy as np
 
 from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import Int64s
+from loadslice.policy.reference import by_reference
 
 
+@by_reference
 class Caches(NamedTuple):
     """State of all prefix caches. M different blocks, E engines."""
 

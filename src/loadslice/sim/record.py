@@ -1,12 +1,13 @@
 """What a run reads of its requests and writes about them: one row per request, one per attempt, and the logs."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from loadslice.policy.kernel import kernel
 from loadslice.policy.tables import Int64s
 from loadslice.sim.service import Float64s
+from loadslice.policy.reference import by_reference
 
 Q_PRIORITY, Q_DEADLINE_NS, Q_TOKENS, Q_SOURCE, Q_PRECISION, Q_WORK, Q_TENANT, Q_KEY, REQUEST_COLUMNS = range(9)
 """What a request asks; the deadline is relative to its arrival, FOREVER for none; tokens, source and key -1 when
@@ -40,6 +41,7 @@ QUEUE_SEEN = 1024
 N_EVENTS, N_EFFECTS, N_CALLS, N_ENDED, N_FAULTS, N_COUNTS = range(6)
 
 
+@by_reference
 class Traffic(NamedTuple):
     """Requests in arrival order. N rows, the first C of them of requests that earlier parts left inside."""
 
@@ -51,7 +53,7 @@ class Traffic(NamedTuple):
     """1: another part follows"""
     arrival_ns: Int64s
     """[N] not falling"""
-    requests: Int64s
+    requests: Annotated[Int64s, REQUEST_COLUMNS]
     """[N, REQUEST_COLUMNS]"""
     items: Int64s
     """[W, S] rows that a kind of work asks of a stage"""
@@ -75,16 +77,17 @@ NO_TRAFFIC = Traffic(
 )
 
 
+@by_reference
 class Record(NamedTuple):
     """What a run leaves behind. A attempts: as many as requests unless clients come back."""
 
-    attempts: Int64s
+    attempts: Annotated[Int64s, ATTEMPT_COLUMNS]
     """[A, ATTEMPT_COLUMNS]"""
     ended: Int64s
     """[A] rows of attempts in the order in which they ended, ``counts[N_ENDED]`` of them"""
-    timeline: Int64s
+    timeline: Annotated[Int64s, TIMELINE_COLUMNS]
     """[A or 0, S, TIMELINE_COLUMNS]"""
-    queue_seen: Int64s
+    queue_seen: Annotated[Int64s, QUEUE_SEEN]
     """[E, QUEUE_SEEN] how often a placement found that many waiting, itself included"""
     batches_j: Float64s
     """[E] energy of batches whose energy was measured, joules"""
@@ -92,7 +95,7 @@ class Record(NamedTuple):
     """[capacity or 0, EVENT_COLUMNS]"""
     effects: Int64s
     """[capacity or 0, EFFECT_COLUMNS]"""
-    counts: Int64s
+    counts: Annotated[Int64s, N_COUNTS]
     """[N_COUNTS] event rows, effect rows, core calls, ends, faults that have befallen"""
 
     @property

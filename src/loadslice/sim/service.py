@@ -12,7 +12,7 @@ knows how far whole runs differ, `of_run` gives a run a speed of its own.
 """
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from loadslice.sim.gaps import ON_HOST, accepts, gap, remedy, rows_most
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import Drift, Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import Pipeline, Stage
+from loadslice.policy.reference import by_reference
 
 Float64s = NDArray[np.float64]
 
@@ -38,6 +39,7 @@ _FAMILIES = {"constant": CONSTANT, "exponential": EXPONENTIAL, "lognormal": LOGN
 _NS_PER_MS = 1_000_000
 
 
+@by_reference
 class Service(NamedTuple):
     """Service-time distributions. S stages, E engines, B lanes (buckets, once per version), K row counts."""
 
@@ -45,9 +47,9 @@ class Service(NamedTuple):
     """[S, E, B, K] row counts that were measured, ascending; 0 marks the end"""
     family: Int64s
     """[S, E, B, K]"""
-    scale: Float64s
+    scale: Annotated[Float64s, 2]
     """[S, E, B, K, 2] mean in ns; sigma of the logarithm"""
-    quantile_ns: Float64s
+    quantile_ns: Annotated[Float64s, GRID]
     """[S, E, B, K, GRID]"""
     contention: Float64s
     """[S, E, B] slow-down beside other work on this machine, at least 1"""
@@ -55,7 +57,7 @@ class Service(NamedTuple):
     """[E] processor threads a busy slot keeps busy on the machine that is shared"""
     cores: float
     """Processor cores that are shared; inf: engines do not share any"""
-    handover_ns: Float64s
+    handover_ns: Annotated[Float64s, GRID]
     """[GRID] quantiles of the time a batch holds its slot beside its service"""
     background: float
     """Threads that are busy beside all engines on average: front, hand-over and load generator"""

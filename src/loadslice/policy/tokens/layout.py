@@ -3,8 +3,10 @@
 from typing import NamedTuple
 
 from loadslice.policy.layout import Int64s
+from loadslice.policy.reference import by_reference
 
 
+@by_reference
 class Tables(NamedTuple):
     """What a run never changes."""
 
@@ -16,6 +18,7 @@ class Tables(NamedTuple):
     """[E, E, LINK_SETTINGS] from the prefilling engine to the decoding one"""
 
 
+@by_reference
 class State(NamedTuple):
     """What decisions change. Fixed size; full means a named refusal."""
 
