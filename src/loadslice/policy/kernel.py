@@ -133,6 +133,10 @@ class _PartLowering(NativeLowering):
         state.library = _PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
         state.flags.no_compile = True
         super().run_pass(state)
+        if not state.flags.forceinline:
+            name = state.cr.fndesc.mangled_name
+            for attribute in ("cold", "noinline"):
+                state.library._final_module.get_function(name).add_function_attribute(attribute)
         entry_point = object()
         state.targetctx.insert_user_function(entry_point, state.cr.fndesc, [state.library])
         state["cr"] = state.cr._replace(cfunc=entry_point)

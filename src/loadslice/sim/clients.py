@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from loadslice.policy import columns as c
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.tables import Int64s
 from loadslice.sim.draws import uniform
 from loadslice.spec.faults import Clients
@@ -137,7 +137,7 @@ def due_ns(diary: Diary) -> int:
     return int(diary.heap[0, H_AT_NS]) if diary.counts[0] > 0 else c.FOREVER
 
 
-@kernel
+@rare
 def start_waiting(now_ns: int, seed: int, behaviour: Behaviour, diary: Diary, tag: int) -> None:
     """A client has sent an attempt: plan how its patience ends."""
     if uniform(seed, tag, A_LEAVES) < behaviour.leaves:
@@ -146,7 +146,7 @@ def start_waiting(now_ns: int, seed: int, behaviour: Behaviour, diary: Diary, ta
         plan(diary, now_ns + behaviour.timeout_ns, tag, GIVE_UP)
 
 
-@kernel
+@rare
 def come_back(
     now_ns: int, seed: int, behaviour: Behaviour, diary: Diary, tag: int, requests: int, hint_ns: int
 ) -> None:

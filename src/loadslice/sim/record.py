@@ -4,7 +4,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.tables import Int64s
 from loadslice.sim.service import Float64s
 from loadslice.policy.reference import by_reference
@@ -144,8 +144,13 @@ def row_of(traffic: Traffic, tag: int) -> int:
 @kernel
 def log_event(record: Record, row: tuple[int, ...]) -> None:
     """Append one call to the event log, where one is kept."""
-    if record.events.shape[0] == 0:
-        return
+    if record.events.shape[0] > 0:
+        write_event(record, row)
+
+
+@rare
+def write_event(record: Record, row: tuple[int, ...]) -> None:
+    """Append one call to the event log."""
     at = record.counts[N_EVENTS]
     for column in range(len(row)):
         record.events[at, column] = row[column]
