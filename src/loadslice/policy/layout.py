@@ -8,8 +8,9 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from loadslice.policy.reference import by_reference
+
 from loadslice.policy import columns as c
+from loadslice.policy.kernel import by_reference
 
 Int64s = NDArray[np.int64]
 

@@ -10,11 +10,10 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from loadslice.policy import columns as c
-from loadslice.policy.kernel import kernel, rare
+from loadslice.policy.kernel import by_reference, kernel, rare
 from loadslice.policy.tables import Int64s
 from loadslice.sim.draws import uniform
 from loadslice.spec.faults import Clients
-from loadslice.policy.reference import by_reference
 
 _NS_PER_MS = 1_000_000
 

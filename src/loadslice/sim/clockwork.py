@@ -10,10 +10,9 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from loadslice.policy import columns as c
-from loadslice.policy.kernel import kernel, rare
+from loadslice.policy.kernel import by_reference, kernel, rare
 from loadslice.policy.tables import Int64s, State
 from loadslice.sim.service import Float64s, Service
-from loadslice.policy.reference import by_reference
 
 
 @by_reference

@@ -5,12 +5,11 @@ from typing import NamedTuple
 import numpy as np
 
 from loadslice.policy import columns as c
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import by_reference, kernel
 from loadslice.policy.tables import Int64s, State, versions
 from loadslice.sim.service import Float64s
 from loadslice.spec.latency import Entry, LatencyTable
 from loadslice.spec.pipeline import Pipeline, Stage
-from loadslice.policy.reference import by_reference
 
 _NS_PER_S = 1e9
 

@@ -13,14 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadslice.policy.kernel import entry, kernel, rare
+from loadslice.policy.kernel import by_reference, entry, kernel, rare
 from loadslice.policy.layout import Int64s
 from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens import desk
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.sim.draws import normal, uniform
 from loadslice.sim.prefix import Caches, found, keep
-from loadslice.policy.reference import by_reference
 
 EXPORTED, IMPORTED = desk.EXPORTED, desk.IMPORTED
 

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadslice.policy.kernel import kernel, rare
+from loadslice.policy.kernel import by_reference, kernel, rare
 from loadslice.policy.layout import Int64s
-from loadslice.policy.reference import by_reference
 
 
 @by_reference

@@ -4,10 +4,9 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from loadslice.policy.kernel import kernel, rare
+from loadslice.policy.kernel import by_reference, kernel, rare
 from loadslice.policy.tables import Int64s
 from loadslice.sim.service import Float64s
-from loadslice.policy.reference import by_reference
 
 Q_PRIORITY, Q_DEADLINE_NS, Q_TOKENS, Q_SOURCE, Q_PRECISION, Q_WORK, Q_TENANT, Q_KEY, REQUEST_COLUMNS = range(9)
 """What a request asks; the deadline is relative to its arrival, FOREVER for none; tokens, source and key -1 when

@@ -18,15 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadslice.policy.estimate import typical_ms
+from loadslice.policy.kernel import by_reference, kernel
 from loadslice.policy.kernel import entry as called_from_python
-from loadslice.policy.kernel import kernel
 from loadslice.policy.tables import Int64s, versions
 from loadslice.sim.draws import NORMAL_95, normal, t_95, uniform
 from loadslice.sim.gaps import ON_HOST, accepts, gap, remedy, rows_most
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import Drift, Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import Pipeline, Stage
-from loadslice.policy.reference import by_reference
 
 Float64s = NDArray[np.float64]
 

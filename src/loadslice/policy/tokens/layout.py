@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+from loadslice.policy.kernel import by_reference
 from loadslice.policy.layout import Int64s
-from loadslice.policy.reference import by_reference
 
 
 @by_reference
