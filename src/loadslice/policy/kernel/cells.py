@@ -12,6 +12,9 @@ The decisions took two thirds of the time. With ``NUMBA_DISABLE_JIT=1`` nothing 
 on the NumPy arrays themselves.
 """
 
+# numba is not typed, and of its stubs most is absent.
+# mypy: disable-error-code="misc, untyped-decorator, attr-defined"
+
 import operator
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -35,7 +38,7 @@ _DTYPE_BYTE_ORDER, _DTYPE_NUMBER = 26, 28
 _CONTIGUOUS_AND_ALIGNED = 0x101
 
 
-class Cells(types.Type):  # type: ignore[misc]
+class Cells(types.Type):
     """An array of a table, or what an index into one leads to.
 
     Attributes:
@@ -55,7 +58,7 @@ class Cells(types.Type):  # type: ignore[misc]
         return self.dtype if depth == self.ndim else Cells(self.dtype, self.ndim - depth, self.table, self.columns)
 
 
-class Reference(types.Type):  # type: ignore[misc]
+class Reference(types.Type):
     """Tables, passed as one pointer.
 
     Attributes:
@@ -69,7 +72,7 @@ class Reference(types.Type):  # type: ignore[misc]
 
 
 @register_default(Cells)
-class _CellsModel(models.StructModel):  # type: ignore[misc]
+class _CellsModel(models.StructModel):
     def __init__(self, manager: Any, kind: Cells) -> None:
         lengths = [(f"length{axis}", types.intp) for axis in range(kind.ndim)]
         super().__init__(manager, kind, [("data", types.CPointer(kind.dtype)), *lengths])
@@ -165,7 +168,7 @@ def _apart(builder: Any, access: Any, place: str) -> Any:
 
 
 @infer_getattr
-class _Field(AttributeTemplate):  # type: ignore[misc]
+class _Field(AttributeTemplate):
     key = Reference
 
     def generic_resolve(self, kind: Reference, name: str) -> Any:
@@ -186,7 +189,7 @@ def _get_field(context: Any, builder: Any, kind: Reference, value: Any, name: st
 
 
 @infer_getattr
-class _Shape(AttributeTemplate):  # type: ignore[misc]
+class _Shape(AttributeTemplate):
     key = Cells
 
     def resolve_shape(self, kind: Cells) -> Any:
@@ -213,7 +216,7 @@ def _depth(kind: Any, index: Any) -> int | None:
 
 
 @infer_global(operator.getitem)
-class _GetItem(AbstractTemplate):  # type: ignore[misc]
+class _GetItem(AbstractTemplate):
     def generic(self, args: Any, kws: Any) -> Any:
         kind, index = args
         depth = _depth(kind, index)
@@ -221,7 +224,7 @@ class _GetItem(AbstractTemplate):  # type: ignore[misc]
 
 
 @infer_global(operator.setitem)
-class _SetItem(AbstractTemplate):  # type: ignore[misc]
+class _SetItem(AbstractTemplate):
     def generic(self, args: Any, kws: Any) -> Any:
         kind, index, _ = args
         depth = _depth(kind, index)

@@ -5,6 +5,9 @@ code of it, and does so again for each of its callers. A part is only linked int
 where it is entered. That took a third of the time to compile the simulator (70 to 24 seconds of processor time).
 """
 
+# numba is not typed.
+# mypy: disable-error-code="misc"
+
 from typing import Any
 
 from numba.core.codegen import JITCodeLibrary
