@@ -1,11 +1,13 @@
 """What the console costs a server: by parts, in processor time, and whole, off and on and looked at, by turns.
 
-The whole is a ratio of two loaded servers, and on a machine that is not quiet such a ratio wanders by more than the
-hundredth that is asked about; the parts are processor time of one thread and hold anywhere. `share_by_parts` adds them
+The whole is a ratio of two loaded servers that stand side by side and are asked by turns of a second, so that what the
+machine does it does to both; one more without a console is the control, which says how far such a ratio wanders when
+nothing differs. The parts are processor time of one thread and hold anywhere. `share_by_parts` adds them
 up for a server of a tiny model at the rate that it reached in this run, with `VIEWERS` looking on. An answer of a
 server that has nothing else to do costs more, as everything there does; it takes nothing from anybody.
 """
 
+import contextlib
 import http.client
 import json
 import statistics
@@ -13,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -39,22 +41,24 @@ from loadslice.spec.work import Work
 VIEWERS = 8
 CLIENTS = 64
 TURNS = 50
+LOADS = 6
+"""Turns of each server of a round; each round has servers of its own, as no two processes are quite alike."""
 ANSWERS_S = 4.0
 REQUESTS = 10_000
 """Of one second."""
-WAYS = {"off": (), "on": ("--console",), "seen": ("--console",)}
+WAYS = {"off": (), "control": (), "on": ("--console",), "seen": ("--console",)}
 
 
-def run(rounds: int = 5, seconds: float = 4.0) -> Figures:
+def run(rounds: int = 4, seconds: float = 1.0) -> Figures:
     """Measure everything.
 
     Args:
-        rounds: Each way of serving is loaded, by turns.
-        seconds: For each time.
+        rounds: Of servers, one for each way of serving.
+        seconds: Of load for each turn.
 
     Returns:
         Medians. ``_cpu_us``: of the server per request; ``_x_off``: times the server without a console, of the same
-        round, median of rounds.
+        round, median of rounds; ``_least`` and ``_most`` of them.
     """
     figures: Figures = {"load_average_1m_before": load_average_1m(), "viewers": VIEWERS}
     with tempfile.TemporaryDirectory() as name:
@@ -139,48 +143,60 @@ def _request() -> Request:
 
 
 def whole(folder: Path, rounds: int, seconds: float) -> Figures:
-    """Servers without a console, with one, and with one that is looked at."""
+    """Servers without a console, with one, and with one that is looked at, by turns."""
     client = build_client(folder)
     wire = folder / "mlp.request"
     wire.write_bytes(serve_models.request("mlp", (1, serve_models.WIDTH)))
-    found: dict[str, list[Asked]] = {way: [] for way in WAYS}
-    answers_us: list[float] = []
-    idle_answers_us: list[float] = []
+    found: dict[str, list[list[Asked]]] = {way: [] for way in WAYS}
+    for _ in range(rounds):
+        with contextlib.ExitStack() as stack:
+            targets = {way: stack.enter_context(ours(folder / "mlp.yaml", *given)) for way, given in WAYS.items()}
+            stack.enter_context(_viewers(targets["seen"].port))
+            for loads in found.values():
+                loads.append([])
+            for turn in range(LOADS):
+                for way in list(WAYS)[:: 1 if turn % 2 == 0 else -1]:
+                    found[way][-1].append(load(client, targets[way], wire, CLIENTS, seconds))
+    figures = _answers(folder, client)
+    for way, loads in found.items():
+        figures[f"{way}_requests_per_s"] = statistics.median(one.requests_per_s for turns in loads for one in turns)
+        figures[f"{way}_cpu_us"] = statistics.median(one.cpu_us for turns in loads for one in turns)
+    for way in [way for way in WAYS if way != "off"]:
+        ratios = [_cpu_us(mine) / _cpu_us(off) for mine, off in zip(found[way], found["off"], strict=True)]
+        figures[f"{way}_cpu_x_off"] = statistics.median(ratios)
+        figures[f"{way}_cpu_x_off_least"], figures[f"{way}_cpu_x_off_most"] = min(ratios), max(ratios)
+    return figures
+
+
+def _cpu_us(turns: list[Asked]) -> float:
+    """Of a server's turns; the median leaves those out in which the machine was elsewhere."""
+    return statistics.median(one.cpu_us for one in turns)
+
+
+@contextlib.contextmanager
+def _viewers(port: int) -> Iterator[None]:
+    """Pages that are open."""
+    stop = threading.Event()
+    viewers = [threading.Thread(target=_look, args=(port, stop)) for _ in range(VIEWERS)]
+    for viewer in viewers:
+        viewer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for viewer in viewers:
+            viewer.join()
+
+
+def _answers(folder: Path, client: Path) -> Figures:
+    """What an answer of the console's data costs a server that has nothing else to do, and one that is asked a lot."""
     question = folder / "question.request"
     question.write_bytes(b"GET /console/data?since=1 HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: */*\r\n\r\n")
-    for number in range(rounds):
-        ways = list(WAYS) if number % 2 == 0 else list(WAYS)[::-1]
-        for way in ways:
-            with ours(folder / "mlp.yaml", *WAYS[way]) as target:
-                if way == "on":
-                    idle_answers_us.append(_idle_answer_us(target.port, target.cpu_s))
-                    # Most of them are refused, as too many look on; that costs no less.
-                    answers_us.append(load(client, target, question, VIEWERS, seconds).cpu_us)
-                stop = threading.Event()
-                viewers = [
-                    threading.Thread(target=_look, args=(target.port, stop))
-                    for _ in range(VIEWERS if way == "seen" else 0)
-                ]
-                for viewer in viewers:
-                    viewer.start()
-                found[way].append(load(client, target, wire, CLIENTS, seconds))
-                stop.set()
-                for viewer in viewers:
-                    viewer.join()
-    figures: Figures = {
-        "answer_us": statistics.median(answers_us),
-        "answer_of_idle_server_us": statistics.median(idle_answers_us),
-    }
-    for way, asked in found.items():
-        figures[f"{way}_requests_per_s"] = statistics.median(one.requests_per_s for one in asked)
-        figures[f"{way}_cpu_us"] = statistics.median(one.cpu_us for one in asked)
-    for way in ("on", "seen"):
-        pairs = list(zip(found[way], found["off"], strict=True))
-        figures[f"{way}_cpu_x_off"] = statistics.median(one.cpu_us / off.cpu_us for one, off in pairs)
-        figures[f"{way}_requests_x_off"] = statistics.median(
-            one.requests_per_s / off.requests_per_s for one, off in pairs
-        )
-    return figures
+    with ours(folder / "mlp.yaml", *WAYS["on"]) as target:
+        idle_us = _idle_answer_us(target.port, target.cpu_s)
+        # Most of them are refused, as too many look on; that costs no less.
+        loaded_us = load(client, target, question, VIEWERS, ANSWERS_S).cpu_us
+    return {"answer_us": loaded_us, "answer_of_idle_server_us": idle_us}
 
 
 def _idle_answer_us(port: int, cpu_s: Callable[[], float]) -> float:
@@ -214,8 +230,8 @@ def _get(connection: http.client.HTTPConnection, since: int) -> Figures:
 
 
 @click.command(epilog="Example: python -m benchmarks.console_bench --rounds 5")
-@click.option("--rounds", type=click.IntRange(1, 100), default=5, show_default=True, help="Ways, by turns.")
-@click.option("--seconds", type=click.FloatRange(0.5, 600), default=4.0, show_default=True, help="Of load, each.")
+@click.option("--rounds", type=click.IntRange(1, 100), default=4, show_default=True, help="Of servers.")
+@click.option("--seconds", type=click.FloatRange(0.5, 600), default=1.0, show_default=True, help="Of load, each turn.")
 @json_option
 @out_option
 def command(rounds: int, seconds: float, as_json: bool, out: Path | None) -> None:

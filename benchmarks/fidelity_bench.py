@@ -1,24 +1,23 @@
 """How faithful predictions are: held-out traffic simulated, then served live several times by the very same plans.
 
-    python -m benchmarks.fidelity_bench --out out/fidelity            # about 12 minutes
-    python -m benchmarks.fidelity_bench --out out/fidelity --quick    # about 3
+    python -m benchmarks.fidelity_bench --out out/fidelity            # about 14 minutes
+    python -m benchmarks.fidelity_bench --out out/fidelity --quick    # about 4
 
 Every plan of `examples/ocr` and the `twins` (stages that only wait, so that little but the simulator's own error is
-left) is profiled in several sessions, rehearsed on the trace's beginning, and predicted. Then the rounds begin: in each
-one every plan is served in a process of its own and gets the same stretches of the trace's second half. Nothing that is
-predicted is measured before. The machine wants to be quiet; what else it did stands in the result.
+left) is profiled in several sessions. Then the rounds begin: in each one every plan is rehearsed on the trace's first
+half, predicted, and served in a process of its own, where it gets the same stretches of the trace's second half as
+in every other round. Nothing that is predicted is measured before. The machine wants to be quiet; what else it did
+stands in the result.
 """
 
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import click
 import msgspec
@@ -27,28 +26,22 @@ import numpy.typing as npt
 import polars as pl
 
 from benchmarks import load_average_1m
-from loadslice.app import study_folder, study_plan
+from benchmarks.fidelity_subjects import TRACE, Lengths, Subject, profile, subjects
+from loadslice.app import study_plan, study_rehearsal
 from loadslice.app.output import emit, guests, json_option, keep, out_option, say, seed_option
-from loadslice.app.study_folder import Plan
-from loadslice.app.study_plan import Overhead, Studied
+from loadslice.app.study_plan import Studied
 from loadslice.app.study_server import ServerError
 from loadslice.backends.probe import usable_cores
-from loadslice.evaluate import fidelity, pace, payloads
+from loadslice.evaluate import fidelity, pace
 from loadslice.profiles.drift import speeds
 from loadslice.profiles.sessions import pool
 from loadslice.sim import simulate
 from loadslice.spec import fidelity as spec
-from loadslice.spec import latency
 from loadslice.spec.errors import InputError, OutputError
 from loadslice.spec.fidelity import Fidelity, FigureFidelity, Noise, PlanFidelity, StretchFidelity
 from loadslice.spec.files import stamp
-from loadslice.spec.journal import Journal
-from loadslice.spec.latency import Drift, LatencyTable
-from loadslice.workload import importing
+from loadslice.spec.latency import Drift
 
-ROOT = Path(__file__).parent.parent
-EXAMPLE, TWINS = ROOT / "examples" / "ocr", Path(__file__).parent / "twins"
-TRACE = EXAMPLE / "traffic.parquet"
 TOOLS = ("onnxruntime", "openvino", "numpy", "numba", "polars", "aiohttp", "opencv-python-headless")
 
 TWINS_SPEED = 3.0
@@ -57,147 +50,72 @@ STRETCHES = 3
 SEED = 0
 
 
-class Lengths(NamedTuple):
-    """How long things take."""
-
-    profile_s: float
-    """Of one session of one plan."""
-    sessions: int
-    rehearsals: int
-    stretch_s: float
-    repeats: int
-
-
 FULL, QUICK = Lengths(6.0, 3, 2, 9.0, 3), Lengths(4.0, 2, 1, 5.0, 2)
 QUICK_PLANS = ("hybrid", "twins")
 """Starting a server takes as long as a short stretch; the hybrid runs on both engines."""
 
 
-@dataclass(slots=True)
-class Subject:
-    """One plan on its way through the benchmark."""
-
-    plan: Plan
-    kind: Literal["real engines", "twins"]
-    folder: Path
-    inputs: payloads.Inputs
-    frame: pl.DataFrame
-    """The whole trace, inputs named."""
-    sessions: list[LatencyTable] = field(default_factory=list)
-    rehearsals: list[Overhead] = field(default_factory=list)
-    table: LatencyTable | None = None
-    chosen: pace.Pace | None = None
-    played: fidelity.Session | None = None
-    prediction: fidelity.Prediction | None = None
-    live: list[fidelity.Seen] = field(default_factory=list)
-    journals: list[Journal] = field(default_factory=list)
-    noise: list[Noise] = field(default_factory=list)
-
-
-def subjects(out: Path, only: tuple[str, ...]) -> list[Subject]:
-    """The example's plans and the twins, or those named.
-
-    Raises:
-        InputError: A name that none of them has.
-    """
-    trace = importing.load(TRACE)
-    found = []
-    kinds: list[tuple[Plan, Literal["real engines", "twins"]]] = []
-    kinds += [(plan, "real engines") for plan in study_folder.read(EXAMPLE).plans]
-    kinds += [(_twins(), "twins")]
-    names = [plan.name for plan, _ in kinds]
-    for name in only:
-        if name not in names:
-            raise InputError(f"--only {name}: there is no such plan ({', '.join(names)}).")
-    kinds = [(plan, kind) for plan, kind in kinds if not only or plan.name in only]
-    for plan, kind in kinds:
-        assert plan.pipeline.inputs is not None
-        inputs = payloads.from_function(plan.pipeline.inputs, plan.path.parent)
-        frame = payloads.name_inputs(trace.frame, inputs, str(TRACE))
-        found.append(Subject(plan, kind, out / plan.name, inputs, frame))
-    return found
-
-
-def _twins() -> Plan:
-    from loadslice.spec import pipeline
-
-    path = TWINS / "pipeline.yaml"
-    return Plan("twins", "Twins", path, pipeline.load(path))
-
-
-def profile(found: list[Subject], lengths: Lengths) -> None:
-    """Measure every plan, session by session, so that no plan has the machine's best minute for itself."""
-    for number in range(lengths.sessions):
-        for subject in found:
-            folder = subject.folder / f"profile-{number + 1}"
-            subject.sessions.append(_profile_apart(subject.plan, folder, lengths.profile_s))
-            runs = sum(entry.n or 0 for entry in subject.sessions[-1].entries)
-            say(f"profile {number + 1} {subject.plan.name}: {runs} runs")
-
-
-def _profile_apart(plan: Plan, folder: Path, seconds: float) -> LatencyTable:
-    """Profile in a process and a session of its own, as the server has.
-
-    Linux shares the processor by sessions first (autogroup): beside other busy programs of this one, stages that only
-    wait woke 3 ms late, and 0.15 ms late in the server.
-    """
-    command = [sys.executable, "-m", "loadslice", "profile", str(plan.path), "--seconds", f"{seconds:g}"]
-    command += ["--out", str(folder)]
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
-    )
-    try:
-        _, said = process.communicate()
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
-    if process.returncode != 0:
-        last = (said.decode(errors="replace").strip().splitlines() or ["nothing was said"])[-1]
-        raise InputError(f"plan '{plan.name}' could not be profiled: {last}")
-    return latency.load(folder / "latency.json")
-
-
 def choose_pace(found: list[Subject]) -> None:
     """A pace for each plan that keeps it busy, chosen on the first half of the trace."""
     for subject in found:
-        table = subject.table = pool(subject.sessions)
+        table = subject.profiled = pool(subject.sessions)
         half = subject.frame.head(subject.frame.height // 2)
         given = TWINS_SPEED if subject.kind == "twins" else None
         plans = {subject.plan.title: (subject.plan.pipeline, table)}
         subject.chosen = pace.choose_pace(half, plans, cores=usable_cores(), seed=SEED, given=given)
 
 
-def rehearse(found: list[Subject], lengths: Lengths) -> None:
-    """Learn what requests cost outside the engines, with the trace's beginning."""
-    for number in range(lengths.rehearsals):
+def play(found: list[Subject], lengths: Lengths, seed: int) -> None:
+    """Round by round, plan by plan: rehearse, say what the live run will show, and serve."""
+    for number in range(lengths.repeats):
         for subject in found:
-            assert subject.chosen is not None
-            studied = Studied(subject.plan, subject.folder / f"rehearsal-{number + 1}", table=subject.table)
-            keep(subject.table, studied.folder, "latency.json")
-            rate_per_s = subject.frame.height / float(subject.frame["arrival_s"].to_numpy()[-1]) * subject.chosen.speed
-            traffic = study_plan.rehearsal(subject.frame, 1 / rate_per_s)
-            overhead, said = study_plan.rehearse(studied, subject.inputs, traffic)
-            subject.rehearsals.append(overhead)
-            say(f"rehearsal {number + 1} {subject.plan.name}: {said}")
+            if subject.kind == "real engines":
+                rehearse(subject, number)
+                predict(subject, found, lengths, seed)
+            elif number == 0:
+                # What twins take is known beforehand; how far their fronts differ, only several rehearsals tell.
+                for turn in range(lengths.rehearsals):
+                    rehearse(subject, turn)
+                predict(subject, found, lengths, seed)
+            else:
+                subject.predictions.append(subject.predictions[0])
+            serve(subject, number)
 
 
-def predict(found: list[Subject], lengths: Lengths, seed: int) -> None:
-    """Say what the live runs will show."""
-    for subject in found:
-        assert subject.table is not None
-        assert subject.chosen is not None
-        alike = [other for other in found if other.kind == subject.kind]
-        table = study_plan.with_overhead(subject.table, study_plan.pooled(subject.rehearsals))
-        subject.table = msgspec.structs.replace(table, drift=_drift(table.drift, alike, found))
-        keep(subject.table, subject.folder, "latency.json")
+def rehearse(subject: Subject, number: int) -> None:
+    """Learn what requests cost in the server, with a stretch of the trace's first half."""
+    assert subject.chosen is not None
+    studied = Studied(subject.plan, subject.folder / f"rehearsal-{number + 1}", table=subject.profiled)
+    keep(subject.profiled, studied.folder, "latency.json")
+    traffic = study_rehearsal.at_pace(subject.frame, subject.chosen.speed)
+    rehearsal, said = study_rehearsal.rehearse(studied, subject.inputs, traffic)
+    subject.rehearsals.append(rehearsal)
+    say(f"rehearsal {number + 1} {subject.plan.name}: {said}")
+
+
+def predict(subject: Subject, found: list[Subject], lengths: Lengths, seed: int) -> None:
+    """Say what the next live run will show: of real engines by the rehearsal just before it."""
+    assert subject.profiled is not None
+    assert subject.chosen is not None
+    pipeline = subject.plan.pipeline
+    if subject.kind == "twins":
+        table = study_rehearsal.learn(subject.profiled, pipeline, subject.rehearsals).table
+        subject.table = msgspec.structs.replace(table, drift=_drift(table.drift, [subject], found))
+        how = "as profiled"
+    else:
+        earlier = [one for other in found for one in other.learnt]
+        learnt = study_rehearsal.learn(subject.profiled, pipeline, subject.rehearsals[-1:], earlier)
+        subject.learnt.append(learnt)
+        subject.table = learnt.table
+        how = study_rehearsal.said(learnt, pipeline)
+    if subject.played is None:
         subject.played = fidelity.session(
             subject.frame, stretch_s=lengths.stretch_s, speed=subject.chosen.speed, count=STRETCHES
         )
-        subject.prediction = fidelity.predict(subject.played, subject.plan.pipeline, subject.table, seed=seed)
-        whole = _whole(subject, subject.prediction, [])
-        said = ", ".join(f"{one.figure} {one.predicted:.4g}" for one in whole.figures if one.predicted is not None)
-        say(f"predict {subject.plan.name} at {subject.chosen.speed:g}: {said}")
+    subject.predictions.append(fidelity.predict(subject.played, pipeline, subject.table, seed=seed))
+    whole = _whole(subject, subject.predictions[-1:], [])
+    said = ", ".join(f"{one.figure} {one.predicted[0]:.4g}" for one in whole.figures if one.predicted[0] is not None)
+    say(f"predict {subject.plan.name} at {subject.chosen.speed:g}: {said} ({how})")
 
 
 def _drift(own: Drift | None, alike: list[Subject], found: list[Subject]) -> Drift:
@@ -232,65 +150,67 @@ def _spread(groups: Sequence[npt.NDArray[np.float64] | None]) -> tuple[float | N
     return float(np.sqrt(squares / freedom)), freedom
 
 
-def serve(found: list[Subject], lengths: Lengths) -> None:
-    """Serve every plan once per round."""
-    for number in range(lengths.repeats):
-        for subject in found:
-            assert subject.played is not None
-            assert subject.chosen is not None
-            folder = subject.folder / f"live-{number + 1}"
-            studied = Studied(subject.plan, folder, table=subject.table)
-            keep(subject.table, folder, "latency.json")
-            replay, said = study_plan.run_live(
-                studied, subject.played.frame, subject.inputs, TRACE, subject.chosen.speed, subject.played.from_s[0]
-            )
-            assert studied.rows is not None
-            assert studied.journal is not None
-            assert studied.cpu is not None
-            subject.live.append(fidelity.of_live(studied.rows, studied.journal, subject.plan.pipeline))
-            subject.journals.append(studied.journal)
-            subject.noise.append(
-                Noise(
-                    load_before_1m=studied.cpu.load_before_1m,
-                    others_utilisation=round(studied.cpu.others_utilisation, 4),
-                    send_lag_ms_p99=replay.send_lag_ms.p99,
-                )
-            )
-            say(f"live {number + 1} {subject.plan.name}: {said}")
+def serve(subject: Subject, number: int) -> None:
+    """Serve a plan once."""
+    assert subject.played is not None
+    assert subject.chosen is not None
+    folder = subject.folder / f"live-{number + 1}"
+    studied = Studied(subject.plan, folder, table=subject.table)
+    keep(subject.table, folder, "latency.json")
+    replay, said = study_plan.run_live(
+        studied, subject.played.frame, subject.inputs, TRACE, subject.chosen.speed, subject.played.from_s[0]
+    )
+    assert studied.rows is not None
+    assert studied.journal is not None
+    assert studied.cpu is not None
+    subject.live.append(fidelity.of_live(studied.rows, studied.journal, subject.plan.pipeline))
+    subject.journals.append(studied.journal)
+    subject.noise.append(
+        Noise(
+            load_before_1m=studied.cpu.load_before_1m,
+            others_utilisation=round(studied.cpu.others_utilisation, 4),
+            send_lag_ms_p99=replay.send_lag_ms.p99,
+        )
+    )
+    say(f"live {number + 1} {subject.plan.name}: {said}")
 
 
-def _whole(subject: Subject, prediction: fidelity.Prediction, live: list[fidelity.Seen]) -> StretchFidelity:
+def _whole(
+    subject: Subject, predictions: Sequence[fidelity.Prediction], live: Sequence[fidelity.Seen]
+) -> StretchFidelity:
     assert subject.played is not None
     frame = subject.played.frame
-    return fidelity.stretch("all", frame["row"], subject.played.from_s[0], prediction, live)
+    return fidelity.stretch("all", frame["row"], subject.played.from_s[0], predictions, live)
 
 
 def report(subject: Subject, lengths: Lengths) -> PlanFidelity:
     """Predicted against measured."""
     assert subject.played is not None
-    assert subject.prediction is not None
     assert subject.chosen is not None
     assert subject.table is not None
-    frame, prediction = subject.played.frame, subject.prediction
+    frame, predictions = subject.played.frame, subject.predictions
     stretches = [
         fidelity.stretch(
-            str(number + 1), frame.filter(pl.col("stretch") == number)["row"], begin_s, prediction, subject.live
+            str(number + 1), frame.filter(pl.col("stretch") == number)["row"], begin_s, predictions, subject.live
         )
         for number, begin_s in enumerate(subject.played.from_s)
     ]
-    agreed = [fidelity.agreement(prediction.typical[0], seen) for seen in subject.live]
+    agreed = [
+        fidelity.agreement(prediction.typical[0], seen)
+        for prediction, seen in zip(predictions, subject.live, strict=True)
+    ]
     return PlanFidelity(
         name=subject.plan.name,
         title=subject.plan.title,
         kind=subject.kind,
         speed=subject.chosen.speed,
-        busy=prediction.busy,
+        busy=predictions[0].busy,
         repeats=lengths.repeats,
         profile_sessions=lengths.sessions,
         drift=subject.table.drift,
         stretches=stretches,
-        whole=_whole(subject, prediction, subject.live),
-        stages=fidelity.stages(subject.plan.pipeline, prediction, subject.journals),
+        whole=_whole(subject, predictions, subject.live),
+        stages=fidelity.stages(subject.plan.pipeline, predictions, subject.journals),
         agreement=float(np.mean(agreed)),
         agreement_live=fidelity.agreement_live(subject.live),
         coverage=fidelity.coverage(stretches),
@@ -317,9 +237,7 @@ def measure(out: Path, lengths: Lengths, *, only: tuple[str, ...] = (), seed: in
     simulate.warm()
     profile(found, lengths)
     choose_pace(found)
-    rehearse(found, lengths)
-    predict(found, lengths, seed)
-    serve(found, lengths)
+    play(found, lengths, seed)
     sources = {"trace": TRACE} | {subject.plan.name: subject.plan.path for subject in found}
     return Fidelity(
         stamp=stamp(spec.SCHEMA, inputs=sources, seed=seed, tools=TOOLS),
@@ -347,12 +265,15 @@ def lines(document: Fidelity) -> list[str]:
 
 
 def _line(plan: PlanFidelity, figure: FigureFidelity) -> str:
-    known = [value for value in figure.measured if value is not None]
-    measured = f"{np.mean(known):10.4g}" if known else f"{'unknown':>10}"
+    predicted, measured = _mean(figure.predicted), _mean(figure.measured)
     error, noise = ("unknown" if value is None else f"{value:+.2f}" for value in (figure.error, figure.noise))
-    predicted = "unknown" if figure.predicted is None else f"{figure.predicted:.4g}"
     goal = spec.GOALS[figure.figure]
-    return f"{plan.title:<20} {figure.figure:<11} {predicted:>10} {measured} {error:>8} {noise:>7} {goal:>6g}"
+    return f"{plan.title:<20} {figure.figure:<11} {predicted:>10} {measured:>10} {error:>8} {noise:>7} {goal:>6g}"
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{np.mean(known):.4g}" if known else "unknown"
 
 
 def run() -> dict[str, Any]:

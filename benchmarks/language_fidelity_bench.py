@@ -41,7 +41,7 @@ from loadslice.profiles.language import measure
 from loadslice.profiles.language_fit import noise_of
 from loadslice.sim.language import LanguageRun, summarise
 from loadslice.sim.language_compare import run_router
-from loadslice.sim.language_loop import FAULT_SLOW
+from loadslice.sim.language_layout import FAULT_SLOW
 from loadslice.sim.language_world import Surroundings, surroundings
 from loadslice.spec.files import resolve_model, stamp
 from loadslice.spec.language import Language
@@ -206,10 +206,9 @@ async def live(
         journal = load_language_journal(folder)
     steps = served_steps(journal)
     requests = journal.requests.sort("tag")
-    spans = {
-        name: [(requests["arrival_ns"][low], requests["end_ns"][low:high].max()) for low, high in mine]
-        for name, mine in counts.items()
-    }
+    begins: list[int] = requests["arrival_ns"].to_list()
+    ends: list[int] = requests["end_ns"].to_list()
+    spans = {name: [(begins[low], max(ends[low:high])) for low, high in mine] for name, mine in counts.items()}
     return found, {
         name: [[step for step in steps if low <= step.began_ns and step.ended_ns <= high] for low, high in mine]
         for name, mine in spans.items()

@@ -10,7 +10,6 @@ import contextlib
 import resource
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -22,12 +21,13 @@ from typing import Any
 import click
 import numpy as np
 
-from benchmarks import Figures, load_average_1m, serve_models
-from benchmarks.serve_targets import Asked, Target, ask, build_client, has, ours, peer, scrape
+from benchmarks import Figures, load_average_1m, peer_targets, serve_models
+from benchmarks.serve_targets import Asked, Target, ask, build_client, has, ours, peer, scrape, wide
 from loadslice.app.output import emit, json_option, keep, out_option, say
 
 CLIENTS = (1, 8, 64)
-PEER_NAMES = {"fastapi": ("fastapi", "uvicorn", "uvloop", "httptools"), "mosec": ("mosec",)}
+PEER_NAMES = ("fastapi", "mosec")
+"""The others are for `peers_bench`."""
 IDLE = 10_000
 Samples = dict[str, list[float]]
 
@@ -66,7 +66,7 @@ class Bench:
         self.rounds = rounds
         self.seconds = seconds
         self.python = python
-        self.peers = [name for name, packages in PEER_NAMES.items() if all(has(python, one) for one in packages)]
+        self.peers = [name for name in PEER_NAMES if all(has(python, one) for one in peer_targets.ALL[name].modules)]
 
     def request(self, name: str, content: bytes) -> Path:
         """A request as a file."""
@@ -197,7 +197,7 @@ def many_connections(bench: Bench) -> Figures:
     few: list[float] = []
     many: list[float] = []
     per_connection: list[float] = []
-    with _wide(bench.folder / "mlp.yaml", idle + 256) as target:
+    with wide(bench.folder / "mlp.yaml", idle + 256) as target:
         for _ in range(bench.rounds):
             few.append(bench.ask(target, request, 8).cpu_us)
             before_mb = target.pss_mb()
@@ -215,30 +215,6 @@ def many_connections(bench: Bench) -> Figures:
     }
 
 
-@contextlib.contextmanager
-def _wide(pipeline: Path, connections: int) -> Iterator[Target]:
-    """Our server with a higher limit on connections than a user can set."""
-    code = (
-        "import asyncio, sys\nfrom pathlib import Path\nfrom loadslice.serve.limits import Limits\n"
-        "from loadslice.serve.loop import new_loop\nfrom loadslice.serve.server import Server\n"
-        "from loadslice.spec import pipeline\n"
-        "async def main():\n"
-        "    served = pipeline.load(Path(sys.argv[1]))\n"
-        "    limits = Limits(connections_max=int(sys.argv[2]))\n"
-        "    server = Server(served, Path(sys.argv[1]).parent, port=0, limits=limits)\n"
-        "    await server.start()\n    print(server.url, flush=True)\n    await asyncio.Event().wait()\n"
-        "with asyncio.Runner(loop_factory=new_loop) as runner:\n    runner.run(main())\n"
-    )
-    command = [sys.executable, "-c", code, str(pipeline), str(connections)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            port = int(process.stdout.readline().strip().rsplit(":", 1)[1])
-            yield Target("loadslice", process.pid, port)
-        finally:
-            process.kill()
-
-
 SECTIONS = {
     "mlp": compare_mlp,
     "three": compare_three,
@@ -251,7 +227,13 @@ SECTIONS = {
 
 
 def _direct(bench: Bench, samples: Samples, name: str, model: Path, shape: tuple[int, ...], *, threads: int) -> None:
-    """Requests per second of as many threads with nothing around the runtime, and CPU per request."""
+    rate, cpu_us = direct(model, shape, threads, min(bench.seconds, 2.0))
+    samples.setdefault(f"{name}_direct{threads}_requests_per_s", []).append(rate)
+    samples.setdefault(f"{name}_direct{threads}_cpu_us", []).append(cpu_us)
+
+
+def direct(model: Path, shape: tuple[int, ...], threads: int, seconds: float) -> tuple[float, float]:
+    """Requests per second of as many threads with nothing around the runtime, and CPU per request in microseconds."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -259,7 +241,7 @@ def _direct(bench: Bench, samples: Samples, name: str, model: Path, shape: tuple
     session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     rows = np.zeros(shape, np.float32)
     counts = [0] * threads
-    until_s = time.perf_counter() + min(bench.seconds, 2.0)
+    until_s = time.perf_counter() + seconds
 
     def work(index: int) -> None:
         while time.perf_counter() < until_s:
@@ -274,8 +256,7 @@ def _direct(bench: Bench, samples: Samples, name: str, model: Path, shape: tuple
     for worker in workers:
         worker.join()
     took_s, spent_s = time.perf_counter() - began_s, time.process_time() - before_s
-    samples.setdefault(f"{name}_direct{threads}_requests_per_s", []).append(sum(counts) / took_s)
-    samples.setdefault(f"{name}_direct{threads}_cpu_us", []).append(1e6 * spent_s / sum(counts))
+    return sum(counts) / took_s, 1e6 * spent_s / sum(counts)
 
 
 def _add(samples: Samples, key: str, asked: Asked) -> None:

@@ -87,27 +87,28 @@ def request(model: str, shape: tuple[int, ...], *, as_json: bool = False) -> byt
     tensor: dict[str, object] = {"name": "x", "shape": list(shape), "datatype": "FP32"}
     if as_json:
         document = {"inputs": [tensor | {"data": [round(float(value), 4) for value in rows.ravel()]}]}
-        return _post(f"/v2/models/{model}/infer", json.dumps(document).encode(), "application/json")
+        return post(f"/v2/models/{model}/infer", json.dumps(document).encode(), "application/json")
     tensor["parameters"] = {"binary_data_size": rows.nbytes}
     head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
     extra = f"Inference-Header-Content-Length: {len(head)}\r\n"
-    return _post(f"/v2/models/{model}/infer", head + rows.tobytes(), "application/octet-stream", extra)
+    return post(f"/v2/models/{model}/infer", head + rows.tobytes(), "application/octet-stream", extra)
 
 
 def hold_request(seconds: float, deadline_ms: float | None = None) -> bytes:
     """A request that keeps its engine busy for a while."""
     document = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [seconds]}]}
     extra = "" if deadline_ms is None else f"x-loadslice-deadline-ms: {deadline_ms:g}\r\n"
-    return _post("/v2/models/busy/infer", json.dumps(document).encode(), "application/json", extra)
+    return post("/v2/models/busy/infer", json.dumps(document).encode(), "application/json", extra)
 
 
 def raw_request(path: str, shape: tuple[int, ...]) -> bytes:
     """The same rows as bare bytes."""
     rows = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
-    return _post(path, rows.tobytes(), "application/octet-stream")
+    return post(path, rows.tobytes(), "application/octet-stream")
 
 
-def _post(path: str, body: bytes, kind: str, extra: str = "") -> bytes:
+def post(path: str, body: bytes, kind: str, extra: str = "") -> bytes:
+    """One whole HTTP request."""
     return (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: load\r\nAccept: */*\r\nContent-Type: {kind}\r\n"
         f"{extra}Content-Length: {len(body)}\r\n\r\n"

@@ -1,7 +1,7 @@
 """How far a squeeze gets on real models: speed-up, task metric and what keeping layers gives back.
 
 Takes minutes a model (NNCF, one-layer-only sweeps, timing in turns). A model whose package is absent is left out and
-named. ``LOADSLICE_SQUEEZE_MODELS=rec,det`` runs some of them.
+named. ``LOADSLICE_SQUEEZE_MODELS=rec,det`` runs some of them, ``LOADSLICE_SQUEEZE_TARGETS=cpu-int4`` some targets.
 """
 
 import os
@@ -98,6 +98,11 @@ def resnet18(folder: Path) -> Case:
     return Case(models.resnet18(folder / "resnet18.onnx"), models.images(48), None, None)
 
 
+def decoder(folder: Path) -> Case:
+    """A step of a language model at batch 1; random weights, so what 4 bits do to its answers says nothing."""
+    return Case(models.decoder(folder / "decoder.onnx"), models.steps(12), None, None)
+
+
 def rec(_: Path) -> Case:
     """PP-OCRv4 recognition of rendered lines."""
     path = models.package_folder("rapidocr_onnxruntime") / "models" / "ch_PP-OCRv4_rec_infer.onnx"
@@ -128,6 +133,7 @@ def cls(_: Path) -> Case:
 CASES: dict[str, Callable[[Path], Case]] = {
     "minilm": minilm,
     "resnet18": resnet18,
+    "decoder": decoder,
     "rec": rec,
     "det": det,
     "cls": cls,
@@ -148,7 +154,9 @@ def run_case(name: str, keep: Path | None = None) -> Squeeze:
         session = open_backend("onnxruntime").load(case.model, Engine(backend="onnxruntime"))
         found = recorded.of_folder(folder / "inputs", session.inputs)
         session.close()
-        order = Order(case.model, found, TARGETS, keep or folder / "out", score=case.score, seconds=SECONDS)
+        named = os.environ.get("LOADSLICE_SQUEEZE_TARGETS")
+        targets = TARGETS if named is None else [one for one in TARGETS if one in named.split(",")]
+        order = Order(case.model, found, targets, keep or folder / "out", score=case.score, seconds=SECONDS)
         return squeeze(order, lambda text: print(f"{name}: {text}", file=sys.stderr, flush=True))
 
 
@@ -167,6 +175,9 @@ def figures(name: str, result: Squeeze) -> dict[str, float | str]:
             found[f"{key}_metric_loss"] = (one.metric.source or 0.0) - one.metric.variant
             if one.throughput:
                 found[f"{key}_throughput_speedup"] = one.throughput[0].speedup_vs_untuned
+    best = max((one.speedup_vs_untuned or 0.0 for one in result.variants if one.target == "cpu-int4"), default=0.0)
+    if best:
+        found[f"{name}_cpu-int4_speedup_at_any_quality"] = best
     if result.precision is not None:
         shares = [step.recovered_share for step in result.precision.keep if step.recovered_share is not None]
         if shares:

@@ -2,19 +2,33 @@
 
     python docs/tables_sim_vs_measured.py out/fidelity/fidelity.json
 
+Several files are put together, for plans that were run one by one (``--only``).
+
 The page says when, on what machine and beside what other load the figures were measured; nothing is rounded away that
 the noise would need.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import msgspec
 
 from loadslice.spec import fidelity as spec
 from loadslice.spec.fidelity import AGREEMENT_GOAL, COVERAGE_GOAL, GOALS, Fidelity, FigureFidelity, PlanFidelity
 from loadslice.spec.report import Interval
 
 TARGET = Path(__file__).parent / "sim-vs-measured-table.md"
+
+
+def together(found: Sequence[Fidelity]) -> Fidelity:
+    """Runs of single plans as one, under the first one's stamp."""
+    return msgspec.structs.replace(
+        found[0],
+        command="`, `".join(dict.fromkeys(one.command for one in found)),
+        took_s=sum(one.took_s for one in found),
+        plans=[plan for one in found for plan in one.plans],
+    )
 
 
 def table(found: Fidelity) -> str:
@@ -34,7 +48,7 @@ def _where(found: Fidelity) -> Iterator[str]:
 def _whole(found: Fidelity) -> Iterator[str]:
     yield "All stretches of a plan together. Noise is the standard deviation of the live repeats among themselves."
     yield ""
-    yield "| plan | figure | predicted | predicted, 95 % | measured, each repeat | error | noise | goal |"
+    yield "| plan | figure | predicted, each repeat | predicted, 95 % | measured, each repeat | error | noise | goal |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for plan in found.plans:
         for row in plan.whole.figures:
@@ -47,7 +61,9 @@ def _figure(row: FigureFidelity) -> str:
     error, noise = (_signed(row.error, unit), "unknown" if row.noise is None else f"{row.noise:.2f} {unit}")
     goal = GOALS[row.figure]
     kept = "unknown" if row.error is None else f"{goal:g} {unit}, {'kept' if abs(row.error) <= goal else 'missed'}"
-    return f"{_number(row.predicted)} | {_between(row.predicted_95)} | {measured} | {error} | {noise} | {kept}"
+    predicted = ", ".join(_number(value) for value in row.predicted) or "unknown"
+    between = ", ".join(_between(interval) for interval in row.predicted_95) or "unknown"
+    return f"{predicted} | {between} | {measured} | {error} | {noise} | {kept}"
 
 
 def _decisions(found: Fidelity) -> Iterator[str]:
@@ -135,5 +151,5 @@ def _number(value: float | None) -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(table(spec.load(Path(sys.argv[1]))), encoding="utf-8")
+    TARGET.write_text(table(together([spec.load(Path(path)) for path in sys.argv[1:]])), encoding="utf-8")
     sys.stdout.write(f"{TARGET}\n")

@@ -1,9 +1,12 @@
-/* A closed-loop HTTP/1.1 load client: one thread, keep-alive connections, one request in flight on each.
+/* An HTTP/1.1 load client: one thread, keep-alive connections, one request in flight on each.
  *
- * load HOST PORT CLIENTS SECONDS WARM_SECONDS REQUEST_FILE
+ * load HOST PORT CLIENTS SECONDS WARM_SECONDS REQUEST_FILE [RATE_PER_S]
  *
- * Sends the bytes of REQUEST_FILE as they are and reads replies framed by Content-Length. Prints one JSON document:
- * replies of status 200, others, seconds, and times in microseconds. Loopback only: it is a benchmark's client.
+ * Sends the bytes of REQUEST_FILE as they are and reads replies framed by Content-Length. Without a rate each connection
+ * asks again as soon as it was answered. With one, requests are due at even gaps, to a millisecond, whether or not
+ * earlier ones were answered: a request that finds no free connection waits for one, and its time runs from when it was
+ * due. Prints one JSON document: replies of status 200, others, seconds, and times in microseconds. Loopback only: it
+ * is a benchmark's client.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -62,11 +65,16 @@ static int push(struct connection *c) {
     return 0;
 }
 
-static void begin(struct connection *c) {
+/* Send one request; its time runs from began_ns. */
+static void begin(int poll, struct connection *c, uint64_t began_ns) {
     c->sent = 0;
     c->head_bytes = 0;
     c->left = -1;
-    c->began_ns = now_ns();
+    c->began_ns = began_ns;
+    if (push(c)) {
+        struct epoll_event e = {.events = EPOLLIN | EPOLLOUT, .data.ptr = c};
+        epoll_ctl(poll, EPOLL_CTL_MOD, c->fd, &e);
+    }
 }
 
 /* 1: a whole reply is there. */
@@ -100,9 +108,12 @@ static int by_size(const void *a, const void *b) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 7) { fprintf(stderr, "load HOST PORT CLIENTS SECONDS WARM_SECONDS REQUEST_FILE\n"); return 2; }
-    int clients = atoi(argv[3]);
-    double seconds = atof(argv[4]), warm = atof(argv[5]);
+    if (argc != 7 && argc != 8) {
+        fprintf(stderr, "load HOST PORT CLIENTS SECONDS WARM_SECONDS REQUEST_FILE [RATE_PER_S]\n");
+        return 2;
+    }
+    size_t clients = (size_t)atoi(argv[3]);
+    double seconds = atof(argv[4]), warm = atof(argv[5]), rate = argc == 8 ? atof(argv[7]) : 0;
     FILE *file = fopen(argv[6], "rb");
     if (file == NULL) die(argv[6]);
     fseek(file, 0, SEEK_END);
@@ -112,11 +123,13 @@ int main(int argc, char **argv) {
     if (fread(request, 1, request_bytes, file) != request_bytes) die("read");
     fclose(file);
     times_ns = malloc(sizeof *times_ns * TIMES_MAX);
-    struct connection *all = calloc((size_t)clients, sizeof *all);
+    struct connection *all = calloc(clients, sizeof *all);
+    struct connection **free_ones = calloc(clients, sizeof *free_ones); /* a ring: none stays idle for long */
+    size_t freed = 0, used_up = 0;                                      /* ever put in, ever taken out */
     int poll = epoll_create1(0);
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[2]))};
     if (inet_pton(AF_INET, argv[1], &to.sin_addr) != 1) die("HOST");
-    for (int i = 0; i < clients; i++) {
+    for (size_t i = 0; i < clients; i++) {
         struct connection *c = &all[i];
         c->fd = socket(AF_INET, SOCK_STREAM, 0);
         int one = 1;
@@ -125,16 +138,17 @@ int main(int argc, char **argv) {
         if (ioctl(c->fd, FIONBIO, &one) != 0) die("nonblock");
         struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
         epoll_ctl(poll, EPOLL_CTL_ADD, c->fd, &e);
-        begin(c);
-        if (push(c)) {
-            e.events = EPOLLIN | EPOLLOUT;
-            epoll_ctl(poll, EPOLL_CTL_MOD, c->fd, &e);
-        }
+        c->left = -1;
+        if (rate > 0) free_ones[freed++ % clients] = c;
+        else begin(poll, c, now_ns());
     }
     uint64_t start = now_ns(), counted = start + (uint64_t)(warm * 1e9), stop = counted + (uint64_t)(seconds * 1e9), now = start;
+    uint64_t gap_ns = rate > 0 ? (uint64_t)(1e9 / rate) : 0, due_ns = start;
     struct epoll_event events[256];
     while (now < stop) {
-        int n = epoll_wait(poll, events, 256, 1000);
+        for (; rate > 0 && due_ns <= now && used_up < freed; due_ns += gap_ns) begin(poll, free_ones[used_up++ % clients], due_ns);
+        int wait_ms = rate > 0 && used_up < freed ? (int)((due_ns - now) / 1000000) + 1 : 1000;
+        int n = epoll_wait(poll, events, 256, wait_ms);
         for (int i = 0; i < n; i++) {
             struct connection *c = events[i].data.ptr;
             if (events[i].events & EPOLLOUT && !push(c)) {
@@ -147,10 +161,12 @@ int main(int argc, char **argv) {
                     if (c->ok) good++; else bad++;
                     if (taken < TIMES_MAX) times_ns[taken++] = ended - c->began_ns;
                 }
-                begin(c);
-                if (push(c)) {
-                    struct epoll_event e = {.events = EPOLLIN | EPOLLOUT, .data.ptr = c};
-                    epoll_ctl(poll, EPOLL_CTL_MOD, c->fd, &e);
+                if (rate > 0) {
+                    c->head_bytes = 0;
+                    c->left = -1; /* what comes now is the end of the connection */
+                    free_ones[freed++ % clients] = c;
+                } else {
+                    begin(poll, c, now_ns());
                 }
             }
         }

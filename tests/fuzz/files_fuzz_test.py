@@ -2,6 +2,7 @@
 
 import io
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +14,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadslice.app import batch_rows
+from loadslice.serve import rollout_record
+from loadslice.serve.access import Usage
+from loadslice.serve.golden import Golden
+from loadslice.serve.state_file import StateFile
 from loadslice.sim import check
-from loadslice.spec import access, budget, faults, journal, latency, pipeline
+from loadslice.spec import (
+    access,
+    budget,
+    coverage,
+    device,
+    evaluation,
+    faults,
+    journal,
+    language,
+    latency,
+    offers,
+    pipeline,
+    prices,
+    rollout,
+    watch,
+)
 from loadslice.spec.errors import InputError
 from loadslice.workload import importing, trace
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXAMPLES, GRAPH = REPOSITORY / "examples", REPOSITORY / "src/loadslice/graph"
 
 PROFILE = settings.get_profile("fuzz")
 
@@ -71,6 +94,48 @@ def arrays() -> bytes:
     return held.getvalue()
 
 
+def golden_answers() -> bytes:
+    head = {"tolerance": 0.001, "samples": [["one", ""], ["two", "text/plain"]], "routes": 1}
+    held = io.BytesIO()
+    np.savez_compressed(
+        held,
+        **{
+            "0|in|x": np.ones((1, 4), np.float32),
+            "0|out|0|y": np.ones((1, 4), np.float32),
+            "1|body": np.frombuffer(b"1 2 3 4", np.uint8),
+            "1|out|0|y": np.array([["text"]]),
+            "head.json": np.frombuffer(json.dumps(head).encode(), np.uint8),
+        },
+    )
+    return held.getvalue()
+
+
+def remembered() -> bytes:
+    """A state file with a rollout, its history, and what a token has used."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = StateFile(Path(folder) / "state.sqlite")
+        record = rollout_record.Record(state="running", step=1, about="x")
+        rollout_record.write(file, record, "2026-01-01T00:00:00Z", "started", "by order")
+        file.write_usage([Usage("0123456789ab", 1, 2, 1, 3)]).result()
+        file.close()
+        return (Path(folder) / "state.sqlite").read_bytes()
+
+
+def read_state(path: Path) -> None:
+    for beside in path.parent.glob(f"{path.name}-*"):
+        beside.unlink()  # of the file that was here before
+    file = StateFile(path)
+    try:
+        rollout_record.read(file)
+        file.history()
+        file.usage()
+    finally:
+        file.close()
+
+
+ROLLOUT = b"dwell_s: [604800, 86400]\nerrors: {excess_max: 0.01}\nmetrics: {conversion: {better: higher}}\n"
+WATCH = b"signals:\n  - {name: lines, output: confidence, take: rows}\n  - {name: c, output: text, take: characters}\n"
+
 READERS: dict[str, tuple[str, bytes, Callable[[Path], object]]] = {
     "pipeline": ("p.yaml", PIPELINE, pipeline.load),
     "budget": ("b.yaml", BUDGET, budget.load),
@@ -81,6 +146,16 @@ READERS: dict[str, tuple[str, bytes, Callable[[Path], object]]] = {
     "trace csv": ("t.csv", CSV, importing.load),
     "trace parquet": ("t.parquet", parquet(), importing.load),
     "trace as simulate reads it": ("t.parquet", parquet(), trace.read),
+    "rollout plan": ("r.yaml", ROLLOUT, rollout.load),
+    "watch plan": ("w.yaml", WATCH, watch.load_plan),
+    "evaluation": ("e.yaml", (EXAMPLES / "evaluation/evaluation.yaml").read_bytes(), evaluation.load),
+    "offers": ("o.yaml", (EXAMPLES / "ocr/offers.yaml").read_bytes(), offers.load),
+    "prices": ("p.yaml", (EXAMPLES / "ocr/prices.yaml").read_bytes(), prices.load),
+    "language": ("l.yaml", (EXAMPLES / "chat/chat.yaml").read_bytes(), language.load_language),
+    "device": ("d.yaml", (GRAPH / "devices/hailo-8.yaml").read_bytes(), device.load_device),
+    "operators": ("o.yaml", (GRAPH / "ops/ethos-u55.yaml").read_bytes(), coverage.load_table),
+    "golden answers": ("golden.npz", golden_answers(), lambda path: Golden(path).samples()),
+    "state": ("state.sqlite", remembered(), read_state),
     "trace nginx": ("t.log", NGINX, importing.load),
     "batch jsonl": ("rows.jsonl", BATCH, lambda path: list(batch_rows.look(path))),
     "batch npz": ("rows.npz", arrays(), lambda path: list(batch_rows.look(path))),

@@ -54,6 +54,26 @@ def test_it_says_when_it_is_ready_and_stops_cleanly_when_asked(folder, tmp_path,
     assert json.loads((kept / "journal.json").read_text())["clean"] is True
 
 
+UNUSED = ("polars", "onnx", "openvino", "openvino_genai", "google.protobuf", "hpack", "opentelemetry", "ray", "scipy")
+
+
+def test_a_pipeline_is_served_without_what_it_does_not_use(folder) -> None:
+    """Large libraries and extras that are not there are not missed by a pipeline of ONNX Runtime alone."""
+    absent = "".join(f"sys.modules[{name!r}] = None; " for name in UNUSED)
+    code = f"import sys; {absent}sys.argv = ['loadslice', *sys.argv[1:]]; from loadslice.__main__ import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "serve", str(folder / "runtimes.yaml"), "--http", "0"],
+        stdout=subprocess.PIPE, text=True, encoding="utf-8",
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[1]
+            assert httpx.post(f"{url}/v2/models/runtimes/infer", json=BODY, timeout=30).status_code == 200
+            assert httpx.get(f"{url}/metrics", timeout=30).status_code == 200
+        finally:
+            process.kill()
+
+
 def test_a_second_signal_stops_at_once_and_still_closes_the_journal(folder, tmp_path) -> None:
     with started(folder / "blocked.yaml", "--http", 0, "--journal", tmp_path / "kept") as (process, line):
         statuses = []

@@ -1,6 +1,7 @@
 """What the core decides beyond where and when: whose turn, which version, padded to what, instead of a refusal."""
 
 import asyncio
+import time
 from collections import Counter
 from typing import Any
 
@@ -270,3 +271,20 @@ def test_a_degraded_reply_that_is_not_there_is_refused_before_serving(degraded, 
             await Server(msgspec.structs.replace(degraded, stages=[degraded.stages[0], last]), folder, port=0).start()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+def test_a_wall_clock_that_jumps_ends_nobody(pipeline, folder, serving, infer, monkeypatch, jump_s: float) -> None:
+    wall_s, wall_ns = time.time, time.time_ns
+
+    async def run() -> list[int]:
+        async with serving(pipeline("tiny"), folder) as (_, client):
+            within = {"x-loadslice-deadline-ms": "20000"}
+            statuses = [(await infer(client, "tiny", within))[0] for _ in range(5)]
+            waiting = [asyncio.ensure_future(infer(client, "tiny", within)) for _ in range(20)]
+            monkeypatch.setattr(time, "time", lambda: wall_s() + jump_s)
+            monkeypatch.setattr(time, "time_ns", lambda: wall_ns() + round(jump_s * 1e9))
+            statuses += [(await one)[0] for one in waiting]
+            return statuses + [(await infer(client, "tiny", within))[0] for _ in range(5)]
+
+    assert asyncio.run(run()) == [200] * 30

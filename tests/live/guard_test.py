@@ -194,7 +194,12 @@ def test_faults_by_order_end_by_themselves_or_when_told_to(pipeline, folder, ser
             status, _ = await infer(client, "tiny")
             assert status == 502
             assert await order("/admin/drills/clear") == 200
-            for bad in ({"engine": "x", "kind": "down", "for_s": 1}, {"engine": "ort", "kind": "down", "for_s": 1e9}):
+            for bad in (
+                {"engine": "x", "kind": "down", "for_s": 1},
+                {"engine": "ort", "kind": "down", "for_s": 1e9},
+                {"engine": "ort", "kind": "poison", "for_s": 1},
+                {"engine": "ort", "kind": "down", "for_s": 1, "id": "x"},
+            ):
                 assert await order("/admin/drills/fault", bad) == 409
             assert await order("/admin/drills/fault", {"engine": "ort", "kind": "odd", "for_s": 1}) == 400
 

@@ -11,10 +11,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.live.language_test import COST, LONG, MODEL, NAME, nothing_is_held, play, pytestmark, streamed
+from tests.live.language_scenes import COST, EXACT, LONG, NAME, TINY, marks, nothing_is_held, play, streamed, until
+from tests.tiny_model.language import counted, encode
 
 from loadslice.policy.tokens import columns as c
 from loadslice.serve.language import server as server_file
+from loadslice.serve.language.layouts import check_layouts
 from loadslice.serve.language.server import LanguageServer
 from loadslice.sim.language_check import check_language_journal
 from loadslice.spec.errors import InputError
@@ -22,7 +24,11 @@ from loadslice.spec.files import resolve_model
 from loadslice.spec.language import Language, LanguageEngine, Link, Router, check_language
 from loadslice.spec.language_journal import load_language_journal
 
-__all__ = ["pytestmark"]
+pytestmark = marks
+MODEL = str(TINY)
+PROMPTS = [
+    f"count {7 * index:02} by {2 + index}:" if index % 2 else f"repeat red fox sun {index}:" for index in range(6)
+]
 
 
 def said(engines: dict[str, dict[str, Any]], policy: str = "always-remote", **changes: Any) -> Language:
@@ -47,13 +53,7 @@ def split(prefill: dict[str, Any] | None = None, decode: dict[str, Any] | None =
     return said({"prefill": {"roles": ("prefill",), **(prefill or {})}, "decode": decode or {}}, **changes)
 
 
-async def until(holds: Callable[[], bool], within_s: float = 120) -> None:
-    async with asyncio.timeout(within_s):
-        while not holds():
-            await asyncio.wait((asyncio.get_running_loop().create_future(),), timeout=0.05)
-
-
-async def counted(client: Any, prompt: str, tokens: int = 12) -> tuple[str, int]:
+async def hits(client: Any, prompt: str, tokens: int = 12) -> tuple[str, int]:
     """Its text, and how many tokens of its prompt were found in a prefix cache."""
     whole = await client.completions.create(model=NAME, prompt=prompt, max_tokens=tokens, temperature=0)
     return whole.choices[0].text, whole.usage.prompt_tokens_details.cached_tokens
@@ -64,26 +64,27 @@ def test_prompts_that_begin_alike_are_computed_once_and_what_the_cache_has_lost_
 
 
 async def _alike(server: LanguageServer, client: Any) -> None:
-    text, hit = await counted(client, LONG)
-    assert hit == 0
-    again, hit = await counted(client, LONG)
+    assert len(encode(LONG)) == 60
+    text, hit = await hits(client, LONG)
+    assert (text, hit) == (counted(60, 3, 4), 0)
+    again, hit = await hits(client, LONG)
     assert again == text
-    assert hit == 32  # LONG has 61 tokens: one whole block of it
-    longer, hit = await counted(client, LONG + LONG)
+    assert hit == 32  # LONG has 60 tokens: one whole block of it
+    longer, hit = await hits(client, LONG + LONG)
     assert hit == 32
-    assert (await counted(client, LONG + LONG)) == (longer, 96)
+    assert (await hits(client, LONG + LONG)) == (longer, 96)
     # Other prompts push it out: it is computed again, and the tokens are the same.
     for start in ("One", "Two", "Three"):
-        await counted(client, f"{start}. {LONG}{LONG}", 1)
-    once_more, hit = await counted(client, LONG)
+        await hits(client, f"{start}. {LONG}{LONG}", 1)
+    once_more, hit = await hits(client, LONG)
     assert (once_more, hit) == (text, 0)
     # An engine that has lost what the owner believes it has computes that too.
-    known = server._shell._known[0]  # type: ignore[union-attr]
+    known = server._shell._prefixes.of[0]  # type: ignore[union-attr]
     before = set(known)
     for start in ("Four", "Five", "Six"):
-        await counted(client, f"{start}. {LONG}{LONG}", 1)
+        await hits(client, f"{start}. {LONG}{LONG}", 1)
     known.update(before)
-    assert (await counted(client, LONG))[0] == text
+    assert (await hits(client, LONG))[0] == text
     nothing_is_held(server)
 
 
@@ -91,14 +92,12 @@ async def _alike(server: LanguageServer, client: Any) -> None:
     ("prefill", "decode"), [("openvino-paged", "onnxruntime-slots"), ("onnxruntime-slots", "openvino-paged")]
 )
 def test_engines_of_two_runtimes_serve_one_model_together(prefill: str, decode: str) -> None:
-    exact = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
-    engines = [{"backend": name, "options": exact if "openvino" in name else {}} for name in (prefill, decode)]
+    engines = [{"backend": name, "options": EXACT if "openvino" in name else {}} for name in (prefill, decode)]
     texts = {}
 
     def scene(policy: str) -> Callable[[LanguageServer, Any], Awaitable[None]]:
         async def run(server: LanguageServer, client: Any) -> None:
-            prompts = [f"{index}: {LONG if index % 2 else 'Once upon a time'}" for index in range(6)]
-            texts[policy] = await asyncio.gather(*(streamed(client, prompt) for prompt in prompts))
+            texts[policy] = await asyncio.gather(*(streamed(client, prompt) for prompt in PROMPTS))
             assert int(server.state.counters[c.C_HANDOVERS]) == (6 if policy == "always-remote" else 0)
             assert int(server.state.counters[c.C_HANDOVERS_FAILED]) == 0
             nothing_is_held(server)
@@ -117,9 +116,8 @@ def test_an_engine_that_keeps_its_kv_to_itself_serves_whole_requests_with_the_sa
         async def run(server: LanguageServer, client: Any) -> None:
             import openai
 
-            prompts = [f"{index}: {LONG if index % 2 else 'Once upon a time'}" for index in range(5)]
             gone = asyncio.ensure_future(streamed(client, LONG, 300))
-            texts[backend] = await asyncio.gather(*(streamed(client, prompt) for prompt in prompts))
+            texts[backend] = await asyncio.gather(*(streamed(client, prompt) for prompt in PROMPTS))
             gone.cancel()
             await asyncio.wait((gone,))
             if backend == "openvino-genai":
@@ -131,7 +129,7 @@ def test_an_engine_that_keeps_its_kv_to_itself_serves_whole_requests_with_the_sa
         return run
 
     for backend in ("openvino-paged", "openvino-genai"):
-        engine = {"backend": backend, "options": {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}}
+        engine = {"backend": backend, "options": EXACT}
         play(scene(backend), said({"all": engine}, "always-local"))
     assert texts["openvino-paged"] == texts["openvino-genai"]
 
@@ -175,7 +173,7 @@ async def _hangs(server: LanguageServer, client: Any) -> None:
     assert int(server.state.counters[c.C_LEASES_EXPIRED]) == 1
     assert int(server.state.counters[c.C_FALLBACKS]) == 1
     os.kill(pid, signal.SIGCONT)
-    await until(lambda: shell._slots.free == shell._slots.slots)
+    await until(lambda: server._slots.free == server._slots.slots)
     assert await streamed(client, LONG) == whole
     assert int(server.state.counters[c.C_HANDOVERS_FAILED]) == 1
     nothing_is_held(server)
@@ -210,11 +208,11 @@ def test_an_engine_that_stands_still_is_ended_and_started_again(victim: str, mon
     async def scene(server: LanguageServer, client: Any) -> None:
         import openai
 
-        whole = await streamed(client, LONG, 30)
+        whole = await streamed(client, LONG, 400)
 
         async def one() -> str:
             try:
-                return await streamed(client, LONG, 30)
+                return await streamed(client, LONG, 400)
             except openai.APIError as error:
                 return f"error: {error}"
 
@@ -228,7 +226,7 @@ def test_an_engine_that_stands_still_is_ended_and_started_again(victim: str, mon
         assert all(end == whole or end.startswith("error: ") for end in ends), ends
         await until(lambda: not server.state.engines[:, c.N_DOWN].any())
         assert server.pids[victim] != pid
-        assert await streamed(client, LONG, 30) == whole
+        assert await streamed(client, LONG, 400) == whole
         nothing_is_held(server)
 
     play(scene, split())
@@ -250,7 +248,7 @@ def test_engines_whose_kv_is_not_alike_are_refused_at_the_start(tmp_path: Path) 
     cut = tmp_path / "cut.gguf"
     whole = resolve_model(MODEL, Path())
     with whole.open("rb") as file:
-        cut.write_bytes(file.read(1_000_000))
+        cut.write_bytes(file.read(100_000))
     assert "truncated" in refusal(split(), cut)
     cut.write_bytes(b"GGUF" + bytes(100))
     assert "version 0" in refusal(split(), cut)
@@ -263,7 +261,7 @@ def test_engines_with_models_of_other_hashes_are_refused_by_name() -> None:
         layouts = [server.ready[name].layout for name in server.language.engines]
         layouts[1] = msgspec.structs.replace(layouts[1], model_sha256="00" * 32)
         with pytest.raises(InputError, match="from 'prefill' to 'decode': their model_sha256 differ"):
-            server._check_layouts(layouts)
+            check_layouts(server.language, layouts)
 
     play(scene, split())
 
@@ -291,7 +289,7 @@ async def _too_much(server: LanguageServer, client: Any) -> None:
 
     async def one() -> str:
         try:
-            return await streamed(client, LONG, 20)
+            return await streamed(client, LONG, 400)
         except openai.RateLimitError as error:
             return f"refused, {error.response.headers['retry-after'].isdigit()}"
 

@@ -1,22 +1,19 @@
 """A real language model behind OpenAI's interface: asked by the public client, and by clients that misbehave."""
 
 import asyncio
-import contextlib
 import importlib.util
 import json
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.live import language_scenes as scenes
 
 from loadslice.policy.tokens import columns as c
-from loadslice.policy.tokens.books import faults
 from loadslice.serve.language.server import LanguageServer
-from loadslice.spec.files import resolve_model
 from loadslice.spec.language import Language, LanguageEngine, Link, Router, StepCost, check_language
 
 pytestmark = [
@@ -52,42 +49,12 @@ def language(policy: str = "length", **changes: Any) -> Language:
     )
 
 
-@contextlib.asynccontextmanager
-async def served(said: Language) -> AsyncIterator[tuple[LanguageServer, Any]]:
-    import openai
-
-    server = LanguageServer(said, resolve_model(said.model, Path()), port=0)
-    await server.start()
-    client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120)
-    try:
-        yield server, client
-    finally:
-        await client.close()
-        server.hurry()
-        await server.stop()
-
-
 def play(scene: Callable[[LanguageServer, Any], Awaitable[None]], said: Language | None = None) -> None:
-    async def whole() -> None:
-        async with served(said or language()) as (server, client):
-            await scene(server, client)
-
-    asyncio.run(whole())
-
-
-def nothing_is_held(server: LanguageServer) -> None:
-    assert faults(server.tables, server.state) == []
-    assert server.state.counters[c.C_IN_SYSTEM] == 0
-    assert not server.state.engines[:, c.N_BLOCKS_USED].any()
-    assert not server.state.slots.any()
+    scenes.play(scene, said or language())
 
 
 async def streamed(client: Any, prompt: str, tokens: int = 12) -> str:
-    text = ""
-    stream = await client.completions.create(model=NAME, prompt=prompt, max_tokens=tokens, temperature=0, stream=True)
-    async for chunk in stream:
-        text += chunk.choices[0].text
-    return text
+    return await scenes.streamed(client, prompt, tokens, model=NAME)
 
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 6
@@ -154,7 +121,7 @@ async def _as_expected(server: LanguageServer, client: Any) -> None:
             await client.completions.create(**{"model": NAME, "prompt": "hello", "max_tokens": 4, **changes})
         assert refused.value.status_code == status, changes
         assert refused.value.param == parameter, changes
-    nothing_is_held(server)
+    scenes.nothing_is_held(server)
 
 
 def test_greedy_tokens_are_the_same_alone_and_beside_others_local_and_handed_over() -> None:
@@ -169,7 +136,7 @@ def test_greedy_tokens_are_the_same_alone_and_beside_others_local_and_handed_ove
                 texts["alone"] = [await streamed(client, prompt) for prompt in prompts]
             handed = int(server.state.counters[c.C_HANDOVERS])
             assert handed == {"always-local": 0, "always-remote": 6}[policy]
-            nothing_is_held(server)
+            scenes.nothing_is_held(server)
 
         return run
 
@@ -207,7 +174,7 @@ async def _killed(server: LanguageServer, client: Any) -> None:
             while not await _is_ready(server):
                 await asyncio.wait((asyncio.get_running_loop().create_future(),), timeout=0.2)
     assert await streamed(client, LONG, 40) == whole
-    nothing_is_held(server)
+    scenes.nothing_is_held(server)
 
 
 async def _is_ready(server: LanguageServer) -> bool:
@@ -260,4 +227,4 @@ async def _rude(server: LanguageServer, client: Any) -> None:
     async with asyncio.timeout(60):
         while server.state.counters[c.C_IN_SYSTEM]:
             await asyncio.wait((asyncio.get_running_loop().create_future(),), timeout=0.1)
-    nothing_is_held(server)
+    scenes.nothing_is_held(server)

@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from loadslice.policy import columns as c
+from loadslice.serve.grpc_messages import SERVICE, messages
 from loadslice.serve.limits import Limits
+from loadslice.serve.request import Request
 from loadslice.serve.server import Server
 from loadslice.spec.errors import InputError
 from loadslice.spec.outcome import Outcome
@@ -39,6 +41,20 @@ stages:
 
 def front(url: str, model: str) -> Pipeline:
     return check(msgspec.yaml.decode(FRONT.format(url=url, model=model), type=Pipeline), "front")
+
+
+TRACED = [f"00-{number:032x}-b7ad6b7169203331-{flags}" for number, flags in ((1, "01"), (2, "00"), (3, "01"))]
+
+
+class Seen:
+    """A witness that keeps the trace contexts of requests that end."""
+
+    def __init__(self) -> None:
+        self.traceparents: list[str | None] = []
+
+    def ended(self, _pipeline: Pipeline, request: Request, _now_ns: int) -> None:
+        """See `loadslice.serve.logs.Witness.ended`."""
+        self.traceparents.append(request.traceparent)
 
 
 async def send(client: Any, headers: dict[str, str] | None = None) -> tuple[int, Any, str]:
@@ -86,6 +102,31 @@ def test_a_deadline_reaches_the_other_server(folder: Path, serving: Any, gate: A
                 await until(lambda: behind.outcomes[Outcome.EXPIRED] + behind.outcomes[Outcome.CANCELLED] >= 1)
                 gate("open")
                 assert (await send(client))[0] == 200
+
+    asyncio.run(run())
+
+
+def test_the_other_server_sees_the_trace_that_came_over_either_front(pipeline: Any, folder: Path, serving: Any) -> None:
+    import grpc
+
+    async def run() -> None:
+        seen = Seen()
+        async with serving(pipeline("runtimes"), folder, witnesses=[seen]) as (behind, _):
+            served = front(behind.url, "runtimes")
+            async with serving(served, folder, grpc=0) as (server, client):
+                await behind.drained()
+                seen.traceparents.clear()
+                assert (await send(client, {"traceparent": TRACED[0]}))[2] == "there"
+                assert (await send(client))[2] == "there"
+                assert (await send(client, {"traceparent": "00-nothing"}))[2] == "there"
+                made = messages().classes["ModelInferRequest"](model_name="front")
+                made.inputs.add(name="x", datatype="FP32", shape=[1, 4])
+                made.raw_input_contents.append(bytes(16))
+                async with grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+                    infer = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+                    await infer(made.SerializeToString(), metadata=[("traceparent", TRACED[1])])
+                    await infer(made.SerializeToString(), metadata=[("traceparent", TRACED[2] + "-later")])
+        assert seen.traceparents == [TRACED[0], None, None, TRACED[1], TRACED[2]]
 
     asyncio.run(run())
 

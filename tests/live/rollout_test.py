@@ -143,6 +143,20 @@ async def until_state(client: aiohttp.ClientSession, *states: str) -> dict:
                 return answer
 
 
+async def scraped(client: aiohttp.ClientSession) -> dict[str, float]:
+    """Metrics of what is served, by name and labels."""
+    async with client.get("/metrics") as reply:
+        lines = (await reply.text()).splitlines()
+    found = {}
+    for line in lines:
+        if line.startswith(
+            ("loadslice_rollout_", "loadslice_generation", "loadslice_version_info", "loadslice_canary_step")
+        ):
+            name, _, value = line.rpartition(" ")
+            found[name] = float(value)
+    return found
+
+
 def roll_out(path: Path, state: Path, plan: RolloutPlan, *states: str) -> tuple[dict, Counter, dict[str, Any]]:
     """Start a rollout under traffic and wait for a state; status, replies by status and version, and what serves."""
 
@@ -361,6 +375,38 @@ def test_what_is_asked_again_is_not_in_step_with_the_split(served, tmp_path) -> 
     assert asyncio.run(run()) >= 10
 
 
+def test_where_the_rollout_stands_can_be_scraped(served, tmp_path) -> None:
+    async def run() -> None:
+        server = server_on(served("double_too"), tmp_path / "state.sqlite")
+        await server.start()
+        async with aiohttp.ClientSession(server.url) as client:
+            before = await scraped(client)
+            assert before["loadslice_generation"] == 1
+            assert [name for name, value in before.items() if "state=" in name and value] == [
+                'loadslice_rollout_state{state="none"}'
+            ]
+            assert "loadslice_rollout_dwell_seconds" not in before
+            plan = msgspec.structs.replace(PLAN, dwell_s=[3600.0])
+            status, _ = await ask(client, "start", {"plan": plan})
+            assert status == 200
+            during = await scraped(client)
+            assert (during["loadslice_generation"], during["loadslice_canary_step"]) == (2, 1)
+            assert (during['loadslice_rollout_state{state="running"}'], during["loadslice_rollout_dwell_seconds"]) == (
+                1,
+                3600,
+            )
+            assert 0 <= during["loadslice_rollout_dwelt_seconds"] < 3600
+            await ask(client, "abort")
+            await until_state(client, "aborted")
+            after = await scraped(client)
+            assert sum(value for name, value in after.items() if "state=" in name) == 1
+            assert after['loadslice_rollout_state{state="aborted"}'] == 1
+            assert "loadslice_rollout_dwelt_seconds" not in after
+        await server.stop()
+
+    asyncio.run(run())
+
+
 def test_a_second_rollout_and_one_of_nothing_are_refused(served, tmp_path) -> None:
     async def run() -> None:
         path = served("double_too")
@@ -457,6 +503,8 @@ def test_by_commands_on_a_repository_a_silently_wrong_version_goes_back_and_a_ri
             async with asyncio.timeout(60):
                 while server.generation.serving.version != "2":
                     await ask(client, "")
+            told = [name for name in await scraped(client) if name.startswith("loadslice_version_info")]
+            assert told == ['loadslice_version_info{version="2"}']
             await server.retired()
             code, answer = await command("rollback")
             assert (code, answer["state"]) == (0, "rolled_back")

@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import mimetypes
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 import numpy as np
 
 from loadslice.evaluate import infer
+from loadslice.spec.arrays import read_npz
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import read_bytes, reason, sha256_file
 from loadslice.spec.work import Tensor
@@ -200,12 +200,7 @@ def _file_tensors(path: Path) -> dict[str, Tensor]:
 
 def _arrays(path: Path) -> dict[str, Tensor]:
     with _readable(path):
-        with zipfile.ZipFile(path) as packed:
-            unpacked = sum(entry.file_size for entry in packed.infolist())
-        if unpacked > ARRAYS_BYTES_MAX:
-            raise InputError(f"{path}: unpacks to {unpacked} bytes, more than the {ARRAYS_BYTES_MAX} allowed here.")
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+        return read_npz(path, unpacked_bytes_max=ARRAYS_BYTES_MAX)
 
 
 @contextlib.contextmanager
@@ -214,7 +209,7 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"{path}: cannot be read, {reason(error)}.") from error
-    except (ValueError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, MemoryError) as error:
+    except (ValueError, EOFError, MemoryError) as error:
         raise InputError(f"{path}: not an array file: {error}") from error
 
 

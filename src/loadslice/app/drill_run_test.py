@@ -42,7 +42,7 @@ def pipeline(tmp_path: Path) -> Path:
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("name", ["engine-killed", "device-lost", "clients-leave", "corrupt-version"])
+@pytest.mark.parametrize("name", ["engine-killed", "device-lost", "poison", "clients-leave", "corrupt-version"])
 def test_a_live_drill_is_held(pipeline: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     code = cli.run(["drill", name, "--pipeline", str(pipeline), "--json"])
     report = json.loads(capsys.readouterr().out)

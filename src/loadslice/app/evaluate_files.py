@@ -177,7 +177,7 @@ def unknown_variables(opened: Sequence[Opened]) -> list[str]:
 
 
 def quick(wanted: Evaluation) -> Evaluation:
-    """The same evaluation in a fraction of the time: wider intervals, a soak that shows only large drift."""
+    """The same evaluation in a fraction of the time: wider intervals, and a soak too short to tell a drift."""
     return msgspec.structs.replace(
         wanted,
         requests=min(wanted.requests, 30),

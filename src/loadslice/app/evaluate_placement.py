@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -158,17 +159,31 @@ def _serving(run: Run, opened: Opened) -> Iterator[Subject]:
         table = profile(opened.untimed, opened.folder, samples, seconds=run.profile_s, source=opened.path)
         keep(table, folder, "latency.json")
     latency_file = folder / "latency.json" if table is not None else None
-    with serving(opened.path, folder, latency_file, dilate=dilation(opened.pipeline)) as served:
-        where = replaying.target(served.url, allow_remote=False)
-        url = replaying.endpoint(where, opened.pipeline.pipeline, tensors=bench.inputs.are_tensors).url
-        yield make(
-            url,
-            pipeline=opened.pipeline,
-            table=table,
-            memory_bytes=partial(_or_zero, served.memory_bytes),
-            cpu_s=served.cpu_s,
-            alive=partial(_is_alive, served),
-        )
+
+    @contextlib.contextmanager
+    def started(place: Path) -> Iterator[Subject]:
+        assert opened.path is not None
+        assert opened.pipeline is not None
+        with serving(opened.path, place, latency_file, dilate=dilation(opened.pipeline)) as served:
+            where = replaying.target(served.url, allow_remote=False)
+            url = replaying.endpoint(where, opened.pipeline.pipeline, tensors=bench.inputs.are_tensors).url
+            yield make(
+                url,
+                pipeline=opened.pipeline,
+                table=table,
+                memory_bytes=partial(_or_zero, served.memory_bytes),
+                cpu_s=served.cpu_s,
+                alive=partial(_is_alive, served),
+                fresh=fresh,
+            )
+
+    @contextlib.contextmanager
+    def fresh() -> Iterator[Subject]:
+        with tempfile.TemporaryDirectory(prefix="evaluate-") as name, started(Path(name)) as subject:
+            yield subject
+
+    with started(folder) as subject:
+        yield subject
 
 
 def _answers(base: str) -> bool:

@@ -14,6 +14,7 @@ from loadslice.graph.measure import Optimise
 from loadslice.graph.shapes import infer, model_inputs
 from loadslice.graph.stitch import draw_inputs
 from loadslice.graph.timing import measure_nodes
+from loadslice.spec.arrays import read_npz
 from loadslice.spec.device import Device
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp
@@ -43,9 +44,8 @@ def read_sample(path: Path) -> Arrays:
         InputError: Not an .npz file of arrays.
     """
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            return dict(arrays)
-    except (OSError, ValueError, KeyError, EOFError) as error:
+        return read_npz(path)
+    except (OSError, ValueError) as error:
         raise InputError(f"--sample {path}: not a readable .npz file of arrays.") from error
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from loadslice.graph.buckets import Recorded, Sizes, Wanted, open_dimensions, traffic
 from loadslice.graph.inputs import DIM_MAX
+from loadslice.spec.arrays import read_npz
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import reason
 from loadslice.spec.inspection import DynamicInput, TrafficSizes
@@ -94,9 +95,8 @@ def _shapes(path: Path, dims: Mapping[str, str]) -> Shapes | None:
 
 def _of_arrays(path: Path) -> dict[str, list[int]]:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: list(arrays[name].shape) for name in arrays.files}
-    except (OSError, ValueError, EOFError) as error:
+        return {name: list(array.shape) for name, array in read_npz(path).items()}
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: not an .npz file of arrays.") from error
 
 

@@ -10,6 +10,7 @@ import yaml
 
 from loadslice.app.language_profile import stated_profile
 from loadslice.app.output import check_folder, emit, keep, progress
+from loadslice.spec import prices as prices_file
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp, write_bytes
 from loadslice.spec.language import Language, load_language
@@ -42,6 +43,7 @@ class Asked(NamedTuple):
     speed: float
     scale_tokens: float
     apart: bool
+    prices: Path | None
     out: Path | None
     as_json: bool
 
@@ -52,7 +54,7 @@ def plan_language(asked: Asked) -> LanguagePlan:
     Raises:
         InputError: A file cannot be used, or the trace is too short for so many stretches.
     """
-    from loadslice.plan.language import Limits, apart, candidates, judged
+    from loadslice.plan.language import Limits, apart, candidates, judged, rents
     from loadslice.sim.language_world import fit_context, surroundings
     from loadslice.workload import trace as trace_file
 
@@ -67,12 +69,15 @@ def plan_language(asked: Asked) -> LanguagePlan:
     fitted = fit_context(trace_file.read(asked.trace).frame, language.context, asked.scale_tokens)
     stretches = cut(fitted.trace, asked.stretches)
     limits = Limits(asked.first_token_ms, asked.between_tokens_ms, asked.quantile, asked.completed_share)
-    offered = list(candidates(language, profile, asked.threads))
+    priced = None if asked.prices is None else prices_file.load(asked.prices)
+    rent = None if priced is None else rents(language, priced, str(asked.prices))
+    offered = list(candidates(language, profile, asked.threads, rent))
     if not offered:
         raise InputError(f"--threads {asked.threads}: no engine of the language file has so few.")
     with progress("simulating fleets", offered, len(offered)) as bar:
         fleets = [judged(one, stretches, limits, speed=asked.speed, seed=asked.seed) for one in bar]
-    plan = _plan(asked, language, fitted, fleets, surroundings(language, profile).basis)
+    currency = None if priced is None else priced.currency
+    plan = _plan(asked, language, fitted, fleets, surroundings(language, profile).basis, currency)
     keep(plan, asked.out, FILE)
     chosen = next((one for one in offered if one.name == plan.recommended), None)
     if asked.out is not None and chosen is not None:
@@ -81,16 +86,23 @@ def plan_language(asked: Asked) -> LanguagePlan:
     return plan
 
 
-def _plan(asked: Asked, language: Language, fitted: "Fitted", fleets: list[LanguageFleet], basis: str) -> LanguagePlan:
-    from loadslice.plan.language import recommended, verdict
+def _plan(
+    asked: Asked,
+    language: Language,
+    fitted: "Fitted",
+    fleets: list[LanguageFleet],
+    basis: str,
+    currency: str | None,
+) -> LanguagePlan:
+    from loadslice.plan.language import price_of, recommended, verdict
 
-    fleets = sorted(fleets, key=lambda fleet: (fleet.threads, fleet.name))
+    fleets = sorted(fleets, key=lambda fleet: (price_of(fleet), fleet.name))
     chosen = recommended(fleets)
     threads = chosen.threads if chosen is not None else max(fleet.threads for fleet in fleets)
     if chosen is not None and not _has_both(fleets, threads):
         threads = min((fleet.threads for fleet in fleets if fleet.structure == "split"), default=threads)
-    said, advantage, why = verdict(fleets, threads)
-    inputs = {"trace": asked.trace, "language": asked.language, "profile": asked.profile}
+    said, advantage, why = verdict(fleets, threads, currency)
+    inputs = {"trace": asked.trace, "language": asked.language, "profile": asked.profile, "prices": asked.prices}
     return LanguagePlan(
         stamp=stamp(
             SCHEMA,
@@ -109,6 +121,7 @@ def _plan(asked: Asked, language: Language, fitted: "Fitted", fleets: list[Langu
         requests=len(fitted.trace),
         stretches=asked.stretches,
         fleets=fleets,
+        currency=currency,
         recommended=None if chosen is None else chosen.name,
         verdict=said,
         advantage=advantage,
@@ -169,20 +182,28 @@ def lines(plan: LanguagePlan) -> Iterator[str]:
         f"first tokens within {plan.first_token_ms:g} ms, of gaps within {plan.between_tokens_ms:g} ms ({plan.basis})"
     )
     yield (
-        f"  {'fleet':44} {'threads':>7} {'capacity/s':>10} {'(19 of 20)':>16} {'first token':>11} {'between':>8} "
-        f"{'completed':>9} {'holds':>6}"
+        f"  {'fleet':44} {'threads':>7} {_rent_head(plan)}{'capacity/s':>10} {'(19 of 20)':>16} "
+        f"{'first token':>11} {'between':>8} {'completed':>9} {'holds':>6}"
     )
     for fleet in plan.fleets:
         span = f"{max(0.0, fleet.capacity_per_s.low):.3g} to {fleet.capacity_per_s.high:.3g}"
         yield (
-            f"  {fleet.name:44} {fleet.threads:7} {fleet.capacity_per_s.mean:10.3g} {span:>16} "
+            f"  {fleet.name:44} {fleet.threads:7} {_rent(fleet)}{fleet.capacity_per_s.mean:10.3g} {span:>16} "
             f"{_ms(fleet.first_token_ms)} ms {_ms(fleet.between_tokens_ms, 5)} ms {fleet.completed_share.mean:9.1%} "
             f"{fleet.holds_share:6.0%}"
         )
-    yield f"  least that holds: {plan.recommended or 'none of these'}"
+    yield f"  {'least' if plan.currency is None else 'cheapest'} that holds: {plan.recommended or 'none of these'}"
     yield f"  split or not: {plan.verdict}; {plan.why}"
     for warning in plan.warnings:
         yield f"  note: {warning}"
+
+
+def _rent_head(plan: LanguagePlan) -> str:
+    return "" if plan.currency is None else f"{plan.currency + '/h':>9} "
+
+
+def _rent(fleet: LanguageFleet) -> str:
+    return "" if fleet.per_hour is None else f"{fleet.per_hour:9.3g} "
 
 
 def _ms(value: Estimate, width: int = 8) -> str:

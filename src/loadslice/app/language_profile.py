@@ -125,11 +125,12 @@ def _load_average() -> float | None:
 def lines(profile: LanguageProfile, kept: Path | None) -> Iterator[str]:
     """A profile for a person."""
     for name, times in profile.engines.items():
-        cost = times.truth
+        cost = times.cost
         yield (
             f"engine {name}: a step takes {cost.step_ms:.2f} ms, {cost.token_us / 1e3:.3f} ms a prompt token, "
-            f"{cost.row_us / 1e3:.2f} ms a sequence, and for each token before one {cost.attend_ns:.0f} ns, in prompts "
-            f"{cost.prompt_attend_ns:.0f} ns ({times.basis})"
+            f"{cost.row_us / 1e3:.2f} ms a sequence, and for each token before one {cost.attend_ns:.0f} ns"
+            + ("" if cost.prompt_attend_ns is None else f", in prompts {cost.prompt_attend_ns:.0f} ns")
+            + f" ({times.basis})"
         )
         if times.fit_error_p50 is not None and times.fit_error_max is not None:
             half, worst = times.fit_error_p50, times.fit_error_max

@@ -19,7 +19,7 @@ from loadslice.evaluate.language_client import Ask, Heard, send_apart
 from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.tables import fresh
-from loadslice.profiles.language_fit import expected_ms, noise_of
+from loadslice.profiles.language_fit import Held, as_served, expected_ms
 from loadslice.serve.language.server import LanguageServer
 from loadslice.sim.language_check import call_desk
 from loadslice.spec.errors import InputError
@@ -96,21 +96,34 @@ def _held(state: State, engine: int, now_ns: int) -> ServedStep:
     )
 
 
-def parts_of(steps: Sequence[ServedStep], profile: LanguageProfile, names: Sequence[str]) -> dict[str, list[float]]:
-    """Single steps by engine, in parts of what they should take beside those that computed meanwhile."""
-    parts: dict[str, list[float]] = {name: [] for name in names}
+def held_by(steps: Sequence[ServedStep], profile: LanguageProfile, names: Sequence[str]) -> dict[str, list[Held]]:
+    """Single steps by engine, with how much longer those that computed meanwhile should have made them."""
+    held: dict[str, list[Held]] = {name: [] for name in names}
     for step in steps:
-        times = profile.engines[names[step.engine]]
-        should_ms = expected_ms(times.truth, times.shape, step.prompt_tokens, step.rows, step.pairs, step.prompt_pairs)
+        company = 1.0
         for other, longer in profile.beside.get(names[step.engine], {}).items():
             shared = sum(
                 max(0, min(step.ended_ns, one.ended_ns) - max(step.began_ns, one.began_ns))
                 for one in steps
                 if names[one.engine] == other
             )
-            should_ms *= 1 + longer * min(1.0, shared / max(1, step.ended_ns - step.began_ns))
-        parts[names[step.engine]].append((step.ended_ns - step.began_ns) / 1e6 / should_ms)
-    return parts
+            company *= 1 + longer * min(1.0, shared / max(1, step.ended_ns - step.began_ns))
+        took_ms = (step.ended_ns - step.began_ns) / 1e6
+        held[names[step.engine]].append(
+            Held(step.prompt_tokens, step.rows, step.pairs, step.prompt_pairs, company, took_ms)
+        )
+    return held
+
+
+def parts_of(steps: Sequence[ServedStep], profile: LanguageProfile, names: Sequence[str]) -> dict[str, list[float]]:
+    """Single steps by engine, in parts of what they should take beside those that computed meanwhile."""
+    return {
+        name: [
+            one.took_ms / one.company / expected_ms(profile.engines[name].cost, profile.engines[name].shape, *one[:4])
+            for one in held
+        ]
+        for name, held in held_by(steps, profile, names).items()
+    }
 
 
 def load_for(profile: LanguageProfile, language: Language, *, seconds: float, seed: int) -> list[Ask]:
@@ -124,11 +137,11 @@ def load_for(profile: LanguageProfile, language: Language, *, seconds: float, se
         each = 0.0
         if "prefill" in engine.roles:
             each += float(
-                np.mean([expected_ms(times.truth, times.shape, int(n), 0, 0, n * n / 2) for n in lengths[:200]])
+                np.mean([expected_ms(times.cost, times.shape, int(n), 0, 0, n * n / 2) for n in lengths[:200]])
             )
         if "decode" in engine.roles:
             # Four share a step at this load.
-            each += ANSWER * expected_ms(times.truth, times.shape, 0, 4, 4 * float(np.mean(lengths)), 0) / 4
+            each += ANSWER * expected_ms(times.cost, times.shape, 0, 4, 4 * float(np.mean(lengths)), 0) / 4
         needs_ms.append(each)
     rate_per_s = UTILISATION * 1e3 / max(needs_ms)
     count = max(8, round(seconds * rate_per_s))
@@ -146,11 +159,10 @@ def under_load(
     asks = load_for(profile, language, seconds=seconds, seed=seed)
     journal, heard = serve(profile, language, model, asks)
     names = list(language.engines)
-    parts = parts_of(served_steps(journal), profile, names)
-    engines = {
-        name: msgspec.structs.replace(times, noise=noise_of(parts[name]) or times.noise)
-        for name, times in profile.engines.items()
-    }
+    engines = dict(profile.engines)
+    for name, held in held_by(served_steps(journal), profile, names).items():
+        cost, noise = as_served(engines[name].cost, engines[name].shape, held)
+        engines[name] = msgspec.structs.replace(engines[name], cost=cost, noise=noise or engines[name].noise)
     inside = first_times_ms(journal)
     outside = [one.first_ms for one in heard if one.first_ms is not None]
     way_ms = float(np.median(outside) - np.median(inside)) if len(inside) and outside else 0.0

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from loadslice.graph.numbers import scaled
-from loadslice.spec.slices import Assignment, SlicePlan, StitchCheck
+from loadslice.spec.slices import Assignment, BankPoint, SlicePlan, StitchCheck
 
 SLICES_SHOWN = 24
 SPLITS_SHOWN = 8
+FALLBACKS_SHOWN = 6
 
 
 def describe_plan(plan: SlicePlan) -> Iterator[str]:
@@ -22,6 +23,7 @@ def describe_plan(plan: SlicePlan) -> Iterator[str]:
         yield f"  {name:<10}{device.basis}: {device.source}; {moved}" + (
             "" if link.basis == "host" else f" ({link.basis})"
         )
+    yield from _coverage(plan)
     yield ""
     yield (
         f"  {'assignment':<22}{'latency':>10}{'pace':>10}{'compute':>10}{'copies':>9}{'sync':>9}"
@@ -37,7 +39,10 @@ def describe_plan(plan: SlicePlan) -> Iterator[str]:
         yield (
             f"  shared {split.node} ({split.op}): {split.first_units} of {split.units} by {split.by} on "
             f"{split.devices[0]}, the rest on {split.devices[1]}; {_ms(split.split_ms)} ms, alone {_ms(split.alone_ms)}"
+            f" ({split.basis})"
         )
+        for point in split.curve:
+            yield _point(point)
     if len(plan.splits) > SPLITS_SHOWN:
         yield f"  and {len(plan.splits) - SPLITS_SHOWN} more that two devices share (--json has all)"
     for what, found in (("stitched", plan.stitched), ("shared", plan.shared)):
@@ -45,6 +50,21 @@ def describe_plan(plan: SlicePlan) -> Iterator[str]:
             yield f"  {what}: outputs {_nearness(found)} the whole model's, {found.runs} drawn inputs, {found.runtime}"
     for note in plan.notes:
         yield f"  note: {note}"
+
+
+def _coverage(plan: SlicePlan) -> Iterator[str]:
+    for name, found in plan.coverage.items():
+        if not found.fallback_ops:
+            yield f"  {name} runs every operator, by {found.basis}: {found.source}"
+            continue
+        yield (
+            f"  {name} leaves {found.fallback_ops} of {plan.ops} operators to others, {_ms(found.fallback_ms)} ms "
+            f"there before copies, by {found.basis}: {found.source}"
+        )
+        for one in found.fallbacks[:FALLBACKS_SHOWN]:
+            yield f"    {one.count} {one.op}, {_ms(one.ms)} ms: {one.reason}"
+        if len(found.fallbacks) > FALLBACKS_SHOWN:
+            yield f"    and {len(found.fallbacks) - FALLBACKS_SHOWN} more kinds (--json has all)"
 
 
 def _row(row: Assignment, *, chosen: bool) -> str:
@@ -86,6 +106,16 @@ def _slices(plan: SlicePlan) -> Iterator[str]:
         yield f"    from {_names(part.from_)} to {_names(part.to)}"
     if len(plan.slices) > SLICES_SHOWN:
         yield f"  and {len(plan.slices) - SLICES_SHOWN} more (--json has all)"
+
+
+def _point(point: BankPoint) -> str:
+    if point.first_ms is None or point.second_ms is None:
+        return f"    {point.first_units:>6} units first: {_ms(point.together_ms)} ms, whole"
+    return (
+        f"    {point.first_units:>6} units first: {_ms(point.together_ms)} ms; halves alone {_ms(point.first_ms)} and "
+        f"{_ms(point.second_ms)}, x{point.slower_by:.2f} beside each other, waiting {_ms(point.sync_ms)}, joining "
+        f"{_ms(point.join_ms)}"
+    )
 
 
 def _nearness(found: StitchCheck) -> str:

@@ -1,9 +1,11 @@
-"""The speed-quality chart of a squeeze: one picture beside `squeeze.json`."""
+"""Pictures beside `squeeze.json`: speed and quality of every candidate, and what calibration sets were worth."""
+
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
 from loadslice.evaluate.report.svg import Scale, ceiling, element, text, x_axis, y_axis
-from loadslice.spec.variant import Squeeze, Variant
+from loadslice.spec.variant import Calibration, Squeeze, Variant
 
 WIDTH, HEIGHT = 640.0, 400.0
 SQNR_DB_SHOWN_MAX = 60.0
@@ -34,13 +36,46 @@ def draw(result: Squeeze) -> str:
     ]
     for one in sorted(shown, key=lambda one: one.shipped):
         x, y = across(one.speedup_vs_untuned or 0.0), up(_db(one))
-        label = one.name.partition("-")[2] if one.shipped or one.on_front else ""
+        label = one.name.partition("-")[2] if one.shipped or one.on_front or _rival(one) else ""
         parts.append(
             element("circle", element("title", f"{one.name}: {one.why}"), cx=x, cy=y, r=4.5, class_=_kind(one))
         )
         if label:
             end = x > WIDTH * 0.6
             parts.append(text(x + (-8 if end else 8), y + 4, label, text_anchor="end" if end else "start"))
+    return _page(parts)
+
+
+def draw_calibration(found: Calibration) -> str:
+    """An SVG file: inputs calibrated on to the right, signal to noise of what came of them upwards.
+
+    Args:
+        found: With at least one trial that differs from the source.
+    """
+    shown = [(trial, trial.sqnr_db) for trial in found.trials if trial.sqnr_db is not None]
+    levels = [level for _, level in shown]
+    across = Scale(0.0, ceiling(float(max(trial.inputs for trial, _ in shown))), 46.0, WIDTH - 24)
+    up = Scale(min(0.0, min(levels)), ceiling(max(0.1, *levels)), HEIGHT - 46, 36.0)
+    parts = [
+        element("title", "What INT8 answers are worth, by calibration set"),
+        element("style", Markup(_STYLE)),  # noqa: S704 - ours
+        element("rect", width=WIDTH, height=HEIGHT),
+        x_axis(across, HEIGHT - 40, "inputs calibrated on: orange by coverage, grey drawn at random", top=36.0),
+        y_axis(up, 46.0, WIDTH - 24, "signal to noise on held-out inputs, dB"),
+    ]
+    for trial, level in shown:
+        kind = "shipped" if trial.method == "coverage" else "behind"
+        named = f"{trial.inputs} inputs by {trial.method}" + ("" if trial.seed is None else f" (draw {trial.seed})")
+        parts.append(
+            element(
+                "circle", element("title", f"{named}: {level:.2f} dB"), cx=across(float(trial.inputs)), cy=up(level),
+                r=4.5, class_=kind,
+            )
+        )  # fmt: skip
+    return _page(parts)
+
+
+def _page(parts: Sequence[Markup]) -> str:
     return str(
         element(
             "svg",
@@ -50,6 +85,11 @@ def draw(result: Squeeze) -> str:
             role="img",
         )
     )
+
+
+def _rival(one: Variant) -> bool:
+    """Three answers to the same loss, which a reader wants to find: layers kept, bf16, scales as they come."""
+    return bool(one.kept_layers) or one.target == "cpu-bf16" or one.scheme.activation_scales == "dynamic"
 
 
 def _kind(one: Variant) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from loadslice.spec.variant import Precision, Squeeze, Variant
+from loadslice.spec.variant import Calibration, Precision, Squeeze, Variant
 
 
 def lines(result: Squeeze) -> Iterator[str]:
@@ -20,7 +20,7 @@ def lines(result: Squeeze) -> Iterator[str]:
         yield from _winner(one)
     if result.calibration is not None:
         yield ""
-        yield f"calibration ({len(result.calibration.inputs)} inputs): {result.calibration.finding}"
+        yield from _calibration(result.calibration)
     if result.precision is not None:
         yield from _precision(result.precision)
     if result.buckets is not None:
@@ -58,6 +58,15 @@ def _winner(one: Variant) -> Iterator[str]:
             f"  all cores busy: {best.items_per_s:.1f} items/s with {best.streams} streams of {best.threads} threads, "
             f"batch {best.batch} ({best.speedup_vs_untuned:.2f}x untuned)"
         )
+
+
+def _calibration(found: Calibration) -> Iterator[str]:
+    yield f"calibrated on {len(found.inputs)} inputs chosen by {found.method}: {found.finding}"
+    yield "  inputs  method    SQNR dB  cosine"
+    for trial in found.trials:
+        level = "equal" if trial.sqnr_db is None else f"{trial.sqnr_db:.2f}"
+        cosine = "-" if trial.metric is None else f"{trial.metric:.4f}"
+        yield f"  {trial.inputs:6}  {trial.method:8}  {level:>7}  {cosine}"
 
 
 def _precision(found: Precision) -> Iterator[str]:

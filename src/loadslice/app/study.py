@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from loadslice.app import study_offers, study_plan
+from loadslice.app import study_offers, study_plan, study_rehearsal
 from loadslice.app.output import keep, say
 from loadslice.app.study_findings import Findings, Options
 from loadslice.app.study_folder import Folder
@@ -22,6 +22,7 @@ from loadslice.evaluate.report.page import render
 from loadslice.sim import simulate
 from loadslice.spec.device import LocalMachine
 from loadslice.spec.files import stamp, write_bytes
+from loadslice.spec.latency import LatencyTable
 from loadslice.spec.portrait import Portrait
 from loadslice.spec.report import Report
 from loadslice.spec.twin import twins
@@ -74,9 +75,8 @@ def study(folder: Folder, out: Path, options: Options) -> Report:
     _look(found, out)
     _measure_engines(found)
     _inspect(found, out)
-    _check(found)
-    _forecast(found, out)
-    _measure_live(found)
+    _choose(found, out)
+    _play(found)
     if found.folder.offers is not None:
         study_offers.plan(found, out)
     report = report_of(found)
@@ -125,6 +125,9 @@ def _inspect(found: Findings, out: Path) -> None:
     profiled = next((studied for studied in found.studied if studied.table is not None), None)
     if profiled is None or profiled.table is None:
         return
+    # The simulator's kernels are loaded beside a step that measures nothing.
+    warming = threading.Thread(target=simulate.warm, name="warm", daemon=True)
+    warming.start()
     plan, table = profiled.plan, profiled.table
 
     def look_at_models() -> tuple[Models, str]:
@@ -142,31 +145,11 @@ def _inspect(found: Findings, out: Path) -> None:
         found.portrait = _portrait(found, found.models)
         keep([report.inspection for report in found.models.reports], out, "inspections.json")
     keep(found.portrait, out if found.portrait else None, "portrait.json")
+    warming.join()
 
 
-def _check(found: Findings) -> None:
-    """Load the simulator's kernels while the first plan that can be served shows that it can."""
-    ready = [studied for studied in found.studied if studied.table is not None]
-    if not ready:
-        return
-    warming = threading.Thread(target=simulate.warm, name="warm", daemon=True)
-    warming.start()
-    try:
-        overhead = found.journey.attempt(
-            "check",
-            partial(study_plan.rehearse, ready[0], found.inputs, study_plan.rehearsal(found.frame), warming.join),
-        )
-    finally:
-        warming.join()
-    if overhead is None:
-        return
-    for studied in ready:
-        assert studied.table is not None
-        studied.table = study_plan.with_overhead(studied.table, overhead, studied.dilate)
-        keep(studied.table, studied.folder, "latency.json")
-
-
-def _forecast(found: Findings, out: Path) -> None:
+def _choose(found: Findings, out: Path) -> None:
+    """A pace for all plans and the stretch to predict, from what was profiled."""
     ready = [studied for studied in found.studied if studied.table is not None]
     if not ready:
         return
@@ -185,32 +168,26 @@ def _forecast(found: Findings, out: Path) -> None:
         return chosen, f"speed {chosen.speed:.3g}, {found.window.requests} requests"
 
     found.chosen = found.journey.attempt("pace", choose)
+    if found.chosen is not None and found.window is not None:
+        write_rows(_stretch(found).drop("row"), out / "stretch.parquet")
+
+
+def _play(found: Findings) -> None:
+    """Plan by plan: rehearse, predict, and at once serve what was predicted, for the machine's speed wanders."""
     if found.chosen is None or found.window is None:
         return
     stretch = _stretch(found)
     whole = simulate.at_speed(found.frame, found.chosen.speed)
-    kept = stretch.drop("row")
-    write_rows(kept, out / "stretch.parquet")
-    for studied in ready:
-        name = f"simulate {studied.plan.name}"
-        found.journey.attempt(name, partial(study_plan.forecast, studied, kept, whole, options.seed))
-
-
-def _stretch(found: Findings) -> pl.DataFrame:
-    assert found.chosen is not None
-    assert found.window is not None
-    return payloads.cut(
-        found.frame, from_s=found.window.from_s, for_s=found.window.for_s, speed=found.chosen.speed, limit=None
-    )
-
-
-def _measure_live(found: Findings) -> None:
-    if found.chosen is None or found.window is None:
-        return
-    stretch = _stretch(found)
     for studied in found.studied:
-        if studied.failed is not None:
+        if studied.table is None:
             continue
+        name, seed = studied.plan.name, found.options.seed
+        if found.journey.attempt(f"rehearse {name}", partial(_rehearse, found, studied)) is None:
+            studied.failed = found.journey.steps[-1].detail
+            continue
+        found.journey.attempt(
+            f"simulate {name}", partial(study_plan.forecast, studied, stretch.drop("row"), whole, seed)
+        )
         live: Callable[[], tuple[object, str]] = partial(
             study_plan.run_live,
             studied,
@@ -220,5 +197,29 @@ def _measure_live(found: Findings) -> None:
             found.chosen.speed,
             found.window.from_s,
         )
-        if found.journey.attempt(f"replay {studied.plan.name}", live) is None:
+        if found.journey.attempt(f"replay {name}", live) is None:
             studied.failed = found.journey.steps[-1].detail
+
+
+def _rehearse(found: Findings, studied: Studied) -> tuple[LatencyTable, str]:
+    """Serve a plan for some seconds at the pace, and bring its profile to what was seen."""
+    assert found.chosen is not None
+    assert studied.table is not None
+    pipeline = studied.plan.pipeline
+    mild = studied.dilate != 1
+    traffic = study_rehearsal.mild(found.frame) if mild else study_rehearsal.at_pace(found.frame, found.chosen.speed)
+    rehearsal, detail = study_rehearsal.rehearse(studied, found.inputs, traffic, found.front_cpu_ms)
+    found.front_cpu_ms = rehearsal.cpu_ms
+    learnt = study_rehearsal.learn(studied.table, pipeline, [rehearsal], found.rehearsed)
+    found.rehearsed.append(learnt)
+    studied.table = study_rehearsal.dilated(learnt.table, studied.dilate)
+    keep(studied.table, studied.folder, "latency.json")
+    return studied.table, f"{detail}; {study_rehearsal.said(learnt, pipeline)}"
+
+
+def _stretch(found: Findings) -> pl.DataFrame:
+    assert found.chosen is not None
+    assert found.window is not None
+    return payloads.cut(
+        found.frame, from_s=found.window.from_s, for_s=found.window.for_s, speed=found.chosen.speed, limit=None
+    )

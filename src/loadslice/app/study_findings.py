@@ -1,6 +1,6 @@
 """What a study was asked to do and what it found so far."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -9,6 +9,7 @@ from loadslice.app.study_journey import Journey
 from loadslice.app.study_models import Models
 from loadslice.app.study_plan import Studied
 from loadslice.evaluate import pace, payloads
+from loadslice.evaluate.rehearsed import Rehearsed
 from loadslice.spec.device import LocalMachine
 from loadslice.spec.plan import Plan
 from loadslice.spec.portrait import Portrait
@@ -48,6 +49,10 @@ class Findings:
     models: Models | None = None
     chosen: pace.Pace | None = None
     window: pace.Window | None = None
+    front_cpu_ms: float | None = None
+    """Processor time of a request beside its engines, once a rehearsal has found it."""
+    rehearsed: list[Rehearsed] = field(default_factory=list)
+    """What rehearsals said, plan by plan."""
     planned: Plan | None = None
     """Which fleet to buy, where the folder holds offers."""
     not_planned: str | None = None

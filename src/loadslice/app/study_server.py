@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -9,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import psutil
 
@@ -88,7 +90,7 @@ def serving(
     command += ["--journal", str(folder / "journal")] if journal else []
     command += ["--dilate", f"{dilate:g}"] if dilate != 1 else []
     command += more
-    with log.open("ab") as stream:
+    with ended_in_order(), log.open("ab") as stream:
         # A session of its own: Ctrl-C reaches only us, and we stop the server in order.
         process = subprocess.Popen(
             command,
@@ -98,11 +100,29 @@ def serving(
             start_new_session=True,
             env={**os.environ, **(secrets or {})},
         )
+        try:
+            yield Served(_wait_ready(process, ready, log), psutil.Process(process.pid))
+        finally:
+            _stop(process)
+            ready.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def ended_in_order() -> Iterator[None]:
+    """Let a SIGTERM end the block as an exception does, and leave no process behind; on the main thread only."""
+    on_main = threading.current_thread() is threading.main_thread()
+    if not on_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _leave)
     try:
-        yield Served(_wait_ready(process, ready, log), psutil.Process(process.pid))
+        yield
     finally:
-        _stop(process)
-        ready.unlink(missing_ok=True)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 def _wait_ready(process: subprocess.Popen[bytes], ready: Path, log: Path) -> str:

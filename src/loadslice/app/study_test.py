@@ -9,10 +9,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from loadslice.app import cli, study_folder, study_plan
+from loadslice.app import cli, study_folder, study_rehearsal
 from loadslice.app.study import study
 from loadslice.app.study_findings import Options
 from loadslice.app.study_server import ServerError, serving
+from loadslice.evaluate import pace
 from loadslice.spec import report as reports
 from loadslice.spec.errors import InputError
 
@@ -169,21 +170,34 @@ def test_a_missing_file_is_named_with_what_to_add(
     assert not (folder / "out").exists()
 
 
-def test_a_rehearsal_is_the_beginning_of_the_trace_at_a_pace_of_its_own() -> None:
+def test_a_rehearsal_is_an_ordinary_stretch_at_the_pace_that_is_predicted() -> None:
+    draw = np.random.default_rng(0)
+    gaps_s = np.concatenate([np.full(10, 1.0), draw.exponential(0.1, 2000)])
+    frame = pl.DataFrame({"arrival_s": np.cumsum(gaps_s), "input": ["long"] * len(gaps_s)})
+    traffic = study_rehearsal.at_pace(frame, 2.0)
+    times_s = traffic["arrival_s"].to_numpy()
+    assert times_s[0] == 0.0
+    assert 0.9 * study_rehearsal.REHEARSED_S < times_s[-1] <= study_rehearsal.REHEARSED_S
+    assert 135 < traffic.height < 185, "not the quiet beginning"
+    assert traffic["row"].min() == study_rehearsal.LONE_REQUESTS, "rows of lone requests come before"
+
+
+def test_a_rehearsal_never_reaches_the_half_of_a_trace_that_is_predicted() -> None:
+    frame = pl.DataFrame({"arrival_s": np.linspace(0.0, 8.0, 81), "input": ["long"] * 81})
+    window = pace.choose_window(frame, real_s=3.0, speed=1.0)
+    from_s, for_s = pace.rehearsal_window(frame, real_s=study_rehearsal.REHEARSED_S, speed=1.0)
+    assert from_s + for_s <= 4.0 <= window.from_s
+    assert study_rehearsal.at_pace(frame, 1.0).height == 41, "all of the first half"
+
+
+def test_mild_traffic_is_as_far_apart_as_it_is_told_to_be() -> None:
     draw = np.random.default_rng(0)
     frame = pl.DataFrame({"arrival_s": np.cumsum(draw.exponential(60.0, 500)), "input": ["long"] * 500})
-    traffic = study_plan.rehearsal(frame, 0.15)
-    assert traffic.height == study_plan.REHEARSED_REQUESTS
-    times_s = traffic["arrival_s"].to_numpy()
-    assert np.diff(times_s).mean() == pytest.approx(0.15)
-    assert np.diff(times_s) == pytest.approx(
-        np.diff(frame["arrival_s"].to_numpy()[: len(times_s)])
-        * 0.15
-        / (np.diff(frame["arrival_s"].to_numpy()[: len(times_s)]).mean())
-    )
-    assert traffic["row"].min() == study_plan.LONE_REQUESTS, "rows of lone requests come before"
+    traffic = study_rehearsal.mild(frame, 0.15)
+    assert traffic.height == study_rehearsal.MILD_REQUESTS
+    assert np.diff(traffic["arrival_s"].to_numpy()).mean() == pytest.approx(0.15)
     at_once = pl.DataFrame({"arrival_s": [0.0] * 3, "input": ["long"] * 3})
-    assert study_plan.rehearsal(at_once)["arrival_s"].to_list() == [0.0] * 3
+    assert study_rehearsal.mild(at_once)["arrival_s"].to_list() == [0.0] * 3
 
 
 def test_two_traces_are_not_guessed_between(folder: Path) -> None:

@@ -29,6 +29,8 @@ CPU = "CPUExecutionProvider"
 GRAPH_LEVEL = "graph_optimization_level"
 """The one session setting that has neither a dot in its name nor a provider it belongs to."""
 
+SPINNING = "session.intra_op.allow_spinning"
+
 _GRAPH_LEVELS = {
     "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
     "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -65,7 +67,11 @@ class OnnxRuntimeBackend:
                 "Set engines.*.precision to what the file holds."
             )
         copies = engine.max_inflight if engine.threads > 1 else 1
-        return OnnxRuntimeSession([_open(model, engine, provider) for _ in range(copies)], engine, provider)
+        sessions = [_open(model, engine, provider) for _ in range(copies)]
+        try:
+            return OnnxRuntimeSession(sessions, engine, provider)
+        except UnicodeDecodeError as error:
+            raise InputError(f"{model}: the name of an input or output is not UTF-8; is the file damaged?") from error
 
 
 class OnnxRuntimeSession:
@@ -242,7 +248,8 @@ def _session_options(engine: Engine, provider: str) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     options.graph_optimization_level = _GRAPH_LEVELS[str(engine.options.get(GRAPH_LEVEL, "all"))]
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if SPINNING not in engine.options:
+        options.add_session_config_entry(SPINNING, "0")
     if provider != CPU:
         # A node the device cannot run is refused at load instead of moved to the CPU.
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")

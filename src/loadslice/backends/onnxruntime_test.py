@@ -84,3 +84,11 @@ def test_memory_of_shapes_a_model_does_not_take_is_refused_by_name(tmp_path: Pat
         session.room(0, ((2, 2, 4),))
     assert session.room(0, ((0, 3, 4),)) is None
     assert session.room(0, ((ROOM_BYTES_MAX, 3, 4),)) is None
+
+
+def test_a_model_whose_names_are_no_text_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = checks.write_model(tmp_path / "m.onnx")
+    path.write_bytes(path.read_bytes().replace(b"\x01x", b"\x01\xff"))
+    with pytest.raises(InputError, match="is not UTF-8; is the file damaged") as refused:
+        open_backend("onnxruntime").load(path, Engine(backend="onnxruntime"))
+    assert "\n" not in str(refused.value)

@@ -68,6 +68,8 @@ class Call:
     until_s: float | None = None
     """On the monotonic clock; ``None``: the engine's own limit."""
     is_wanted: Callable[[], bool] = field(default=lambda: True)
+    traceparent: str | None = None
+    """W3C trace context that the other server shall continue."""
 
 
 class Remote:
@@ -117,6 +119,8 @@ class Remote:
         if left_ms <= 0:
             raise EngineError(f"{self.kind}: no time was left to ask {self.host}.")
         headers = headers | {"x-loadslice-deadline-ms": str(left_ms)}
+        if call.traceparent is not None:
+            headers["traceparent"] = call.traceparent
         reply = self._exchange(slot, "POST", path, headers, body, Call(until_s + GRACE_S, call.is_wanted))
         if reply.status == 200:
             return reply

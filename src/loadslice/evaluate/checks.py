@@ -19,16 +19,17 @@ class Script:
 
 
 @contextlib.contextmanager
-def serving(close_after: int | None = None) -> Iterator[Script]:
+def serving(close_after: int | None = None, ages_ms: float = 0.0) -> Iterator[Script]:
     """Serve on a free loopback port until the block ends.
 
     A body is ``STATUS`` or ``STATUS MS`` (answer after that time) and, after a bar, what to answer with.
 
     Args:
         close_after: Stop listening and drop all connections on this request, counted from 1.
+        ages_ms: Each answer that takes time takes so much longer than the one before.
     """
     script, ready, stop = Script(), threading.Event(), threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(_serve(script, ready, stop, close_after)))
+    thread = threading.Thread(target=lambda: asyncio.run(_serve(script, ready, stop, close_after, ages_ms)))
     thread.start()
     assert ready.wait(10)
     try:
@@ -38,7 +39,9 @@ def serving(close_after: int | None = None) -> Iterator[Script]:
         thread.join(10)
 
 
-async def _serve(script: Script, ready: threading.Event, stop: threading.Event, close_after: int | None) -> None:
+async def _serve(
+    script: Script, ready: threading.Event, stop: threading.Event, close_after: int | None, ages_ms: float
+) -> None:
     loop = asyncio.get_running_loop()
     closing = asyncio.Event()
 
@@ -51,7 +54,7 @@ async def _serve(script: Script, ready: threading.Event, stop: threading.Event, 
         status, _, delay_ms = command.partition(" ")
         if delay_ms:
             gone = loop.create_future()
-            loop.call_later(float(delay_ms) / 1000, gone.set_result, None)
+            loop.call_later((float(delay_ms) + ages_ms * len(script.ids)) / 1000, gone.set_result, None)
             await gone
         return web.Response(status=int(status), text=text, headers={"x-loadslice-engine": "cpu0"})
 

@@ -182,7 +182,8 @@ def _limits_of(seen: Seen) -> list[str]:
         half = (seen.soak.latency.high - seen.soak.latency.low) / 2
         limits.append(
             f"{seen.name}: a soak of {seen.soak.for_s:.0f} s cannot show a drift of latency below "
-            f"{100 * half / seen.soak.latency_ms:.0f} % per hour."
+            f"{100 * half / seen.soak.latency_ms:.0f} % per hour"
+            + (f"; below {soak.LEAST_S:.0f} s none is told at all." if seen.soak.for_s < soak.LEAST_S else ".")
         )
     if seen.soak is not None and (seen.soak.others_share or 0.0) > soak.OTHERS_MAX:
         limits.append(

@@ -138,18 +138,20 @@ def of_live(rows: pl.DataFrame, journal: Journal, pipeline: Pipeline) -> Seen:
     return rows.select("row", "due_s", "outcome", "latency_ms").with_columns(path=pl.Series(paths, dtype=pl.String))
 
 
-def stretch(name: str, rows: pl.Series, from_s: float, prediction: Prediction, live: Sequence[Seen]) -> StretchFidelity:
+def stretch(
+    name: str, rows: pl.Series, from_s: float, predictions: Sequence[Prediction], live: Sequence[Seen]
+) -> StretchFidelity:
     """Compare one stretch, or several together.
 
     Args:
         name: For people.
         rows: Rows of the trace that it holds.
         from_s: Where it begins in the trace.
-        prediction: Of the whole session.
+        predictions: Of the whole session, for each repeat.
         live: Each repeat, of the whole session.
     """
-    typical = [_figures(_only(seen, rows)) for seen in prediction.typical]
-    drifting = [_figures(_only(seen, rows)) for seen in prediction.drifting]
+    typical = [[_figures(_only(seen, rows)) for seen in one.typical] for one in predictions]
+    drifting = [[_figures(_only(seen, rows)) for seen in one.drifting] for one in predictions]
     measured = [_figures(_only(seen, rows)) for seen in live]
     return StretchFidelity(
         name=name,
@@ -158,8 +160,8 @@ def stretch(name: str, rows: pl.Series, from_s: float, prediction: Prediction, l
         figures=[
             _compared(
                 figure,
-                [run[figure] for run in typical],
-                [run[figure] for run in drifting],
+                [[run[figure] for run in one] for one in typical],
+                [[run[figure] for run in one] for one in drifting],
                 [run[figure] for run in measured],
             )
             for figure in FIGURES
@@ -185,34 +187,47 @@ def _figures(seen: Seen) -> dict[str, float | None]:
     return figures
 
 
-def _compared(
-    figure: str, typical: list[float | None], drifting: list[float | None], measured: list[float | None]
-) -> FigureFidelity:
-    points = [value for value in typical if value is not None]
-    spread = [value for value in drifting if value is not None]
-    known = [value for value in measured if value is not None]
-    predicted = float(np.mean(points)) if points else None
-    interval = None
-    if len(spread) > 1:
-        low, high = replicas.interval(spread)
-        interval = Interval(low=low, high=high)
-    mean = float(np.mean(known)) if known else None
+Values = list[float | None]
+"""One figure of several runs."""
+
+
+def _compared(figure: str, typical: list[Values], drifting: list[Values], measured: Values) -> FigureFidelity:
+    predicted = [_mean(values) for values in typical]
+    intervals = [_interval(values) for values in drifting]
+    mean = _mean(measured)
     # Rates of errors are compared in points, for a share of next to nothing has no meaning.
     unit = 0.01 if figure == "error rate" else (mean or 0.0) / 100
-    error = noise = None
-    if predicted is not None and mean is not None and unit:
-        error = (predicted - mean) / unit
-        noise = float(np.std(known, ddof=1)) / unit if len(known) > 1 else None
+    known = [value for value in measured if value is not None]
+    errors = [
+        None if first is None or second is None or not unit else (first - second) / unit
+        for first, second in zip(predicted, measured, strict=False)
+    ]
     return FigureFidelity(
         figure=figure,
         unit=FIGURES[figure],
         predicted=predicted,
-        predicted_95=interval,
+        predicted_95=intervals,
         measured=measured,
-        error=error,
-        noise=noise,
-        covered=sum(interval is not None and interval.low <= value <= interval.high for value in known),
+        error=_mean(errors),
+        noise=float(np.std(known, ddof=1)) / unit if len(known) > 1 and unit else None,
+        covered=sum(
+            interval is not None and value is not None and interval.low <= value <= interval.high
+            for interval, value in zip(intervals, measured, strict=False)
+        ),
     )
+
+
+def _mean(values: Values) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _interval(values: Values) -> Interval | None:
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return None
+    low, high = replicas.interval(known)
+    return Interval(low=low, high=high)
 
 
 def coverage(stretches: Sequence[StretchFidelity]) -> float:
@@ -236,13 +251,14 @@ def agreement_live(live: Sequence[Seen]) -> float | None:
     return float(np.mean(pairs)) if pairs else None
 
 
-def stages(pipeline: Pipeline, prediction: Prediction, journals: Sequence[Journal]) -> list[StageFidelity]:
+def stages(pipeline: Pipeline, predictions: Sequence[Prediction], journals: Sequence[Journal]) -> list[StageFidelity]:
     """Mean times per stage, both ways."""
     measured = pl.concat([journal.stages for journal in journals]).group_by("stage").agg(
         queue_ms=((pl.col("dispatched_ns") - pl.col("enqueued_ns")) / 1e6).mean(),
         service_ms=((pl.col("done_ns") - pl.col("dispatched_ns")) / 1e6).mean(),
     )  # fmt: skip
-    left = {row["stage"]: row for row in prediction.stages.iter_rows(named=True)}
+    predicted = pl.concat([one.stages for one in predictions]).group_by("stage").mean()
+    left = {row["stage"]: row for row in predicted.iter_rows(named=True)}
     right = {row["stage"]: row for row in measured.iter_rows(named=True)}
     return [
         StageFidelity(

@@ -61,11 +61,11 @@ def test_a_run_that_is_another_replica_is_covered_and_one_of_a_machine_half_as_f
     prediction = fidelity.predict(session, pipeline(), table(), seed=0)
     rows = session.frame["row"]
     other = fidelity.predict(session, pipeline(), table(), seed=500, count=20)
-    alike = fidelity.stretch("all", rows, 0.0, prediction, other.drifting)
+    alike = fidelity.stretch("all", rows, 0.0, [prediction] * 20, other.drifting)
     assert all(figure.covered >= 17 for figure in alike.figures if figure.unit == "ms")
     assert fidelity.coverage([alike]) > 0.7
     slow = [seen.with_columns(pl.col("latency_ms") * 2) for seen in other.drifting]
-    (p50, *_) = fidelity.stretch("all", rows, 0.0, prediction, slow).figures
+    (p50, *_) = fidelity.stretch("all", rows, 0.0, [prediction] * 20, slow).figures
     assert p50.covered == 0
     assert p50.error == pytest.approx(-50, abs=8)
 
@@ -82,12 +82,32 @@ def test_errors_are_percent_and_of_the_error_rate_points() -> None:
     )
     slower = seen.with_columns(latency_ms=pl.lit(110.0), outcome=pl.lit("completed"))
     prediction = Prediction([slower], [slower, slower], pl.DataFrame(), 0.5)
-    found = fidelity.stretch("1", seen["row"], 0.0, prediction, [seen, seen])
+    found = fidelity.stretch("1", seen["row"], 0.0, [prediction] * 2, [seen, seen])
     by_name = {figure.figure: figure for figure in found.figures}
     assert by_name["p50"].error == pytest.approx(10.0)
     assert by_name["p50"].noise == 0.0
     assert by_name["error rate"].error == pytest.approx(-5.0)
     assert by_name["throughput"].measured[0] == pytest.approx(95 / (9.4 + 0.1))
+
+
+def test_every_repeat_is_held_to_its_own_prediction() -> None:
+    seen = pl.DataFrame(
+        {
+            "row": range(50),
+            "due_s": np.arange(50) / 10,
+            "outcome": ["completed"] * 50,
+            "latency_ms": [100.0] * 50,
+            "path": ["a"] * 50,
+        }
+    )
+    slow = seen.with_columns(latency_ms=pl.lit(200.0))
+    fast, late = (Prediction([one], [one, one], pl.DataFrame(), 0.5) for one in (seen, slow))
+    right, swapped = (
+        fidelity.stretch("1", seen["row"], 0.0, each, [seen, slow]) for each in ([fast, late], [late, fast])
+    )
+    assert (right.figures[0].covered, right.figures[0].error) == (2, 0.0)
+    assert right.figures[0].predicted == [100.0, 200.0]
+    assert swapped.figures[0].covered == 0
 
 
 def test_agreement_counts_outcome_and_every_engine() -> None:
@@ -111,7 +131,7 @@ def test_a_journal_read_as_if_it_were_live_gives_what_the_simulation_saw(tmp_pat
     live = journals.Journal(head=journal.head, requests=numbered, stages=journal.stages, events=journal.events)
     assert fidelity.of_live(rows, live, pipeline()).equals(expected)
     assert set(expected["outcome"]) > {"completed"}, "some were refused"
-    stages = fidelity.stages(pipeline(), fidelity.predict(session, pipeline(), table(), seed=0, count=2), [journal])
+    stages = fidelity.stages(pipeline(), [fidelity.predict(session, pipeline(), table(), seed=0, count=2)], [journal])
     assert [stage.service_ms_predicted for stage in stages] == pytest.approx(
         [stage.service_ms_measured for stage in stages]
     )

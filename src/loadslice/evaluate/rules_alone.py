@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from loadslice.evaluate.layers import attribution as attributions
 from loadslice.evaluate.layers import ramp as ramps
+from loadslice.evaluate.layers.soak import Soak
 from loadslice.evaluate.seen import Seen
 from loadslice.spec.evaluation import Evaluation
 from loadslice.spec.evaluation_report import Effect, Rule
@@ -105,14 +106,53 @@ def limit_missed(seen: Seen, _: Seen, wanted: Evaluation) -> Rule | None:
 
 
 def decay(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
-    """Latency that rises while the load does not."""
+    """Latency that rises while the load does not, and not that of a fresh server on the same minutes."""
     if seen.soak is None or not seen.soak.decays or seen.soak.latency is None:
         return None
     return rule(
-        "decay", seen, "Latency rises under constant load: a leak, a polluted cache, or a power cap.",
-        f"{seen.soak.latency.slope:+.3g} ms per hour, surely above {seen.soak.latency.low:.3g}, "
-        f"in {seen.soak.for_s:.0f} s",
+        "decay", seen, "Latency rises under constant load: a leak, or a polluted cache.",
+        f"{_rise(seen.soak)}; {_over_fresh(seen.soak)}",
     )  # fmt: skip
+
+
+def machine_slowed(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
+    """Latency that rises, and a fresh server's as well."""
+    if seen.soak is None or not seen.soak.rises or seen.soak.decays is not False:
+        return None
+    return rule(
+        "machine-slowed", seen,
+        "Latency rises, and a fresh server is as slow: the machine slowed down (heat, a power cap, other programs).",
+        f"{_rise(seen.soak)}; {_over_fresh(seen.soak)}", "warning",
+    )  # fmt: skip
+
+
+def rise_unexplained(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
+    """Latency that rises, and no fresh server to compare with."""
+    if seen.soak is None or not seen.soak.rises or seen.soak.decays is not None:
+        return None
+    return rule(
+        "rise-unexplained", seen,
+        "Latency rises under constant load; whether the server or its machine slowed down cannot be told, for no "
+        "fresh server of it could be asked.",
+        _rise(seen.soak), "warning",
+    )  # fmt: skip
+
+
+def _rise(found: Soak) -> str:
+    assert found.latency is not None
+    return (
+        f"{found.latency.slope:+.3g} ms per hour, surely above {found.latency.low:.3g}, at {found.latency_ms:.3g} ms "
+        f"in {found.for_s:.0f} s"
+    )
+
+
+def _over_fresh(found: Soak) -> str:
+    ratios = sorted(found.aged_ratios or [])
+    if not ratios:
+        return "no fresh server was asked"
+    return (
+        f"x{ratios[len(ratios) // 2]:.2f} of a fresh server's in {len(ratios)} rounds by turns, least x{ratios[0]:.2f}"
+    )
 
 
 def growth(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
@@ -221,6 +261,6 @@ def attribution_open(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
 
 ABSOLUTE: tuple[OneRule, ...] = (
     not_run, died, not_finite, unanswered, degraded_operators, load_changes_answers, metric_lost, limit_missed, decay,
-    growth, starvation, errors_under_load, weak_recovery, bad_input_blamed, passes_nan_on, scheduling_dominates,
-    knee_off, attribution_open,
+    machine_slowed, rise_unexplained, growth, starvation, errors_under_load, weak_recovery, bad_input_blamed,
+    passes_nan_on, scheduling_dominates, knee_off, attribution_open,
 )  # fmt: skip

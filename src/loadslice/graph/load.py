@@ -52,6 +52,7 @@ def load(path: Path, *, weights: bool = False) -> onnx.ModelProto:
     """
     model = _parse(path)
     _check_names(path, model)
+    _check_opset(path, model)
     external = [tensor for tensor in _all_tensors(model) if tensor.data_location == onnx.TensorProto.EXTERNAL]
     for tensor in external:
         _check_external(tensor, path)
@@ -92,6 +93,17 @@ def _parse(path: Path) -> onnx.ModelProto:
     if not model.HasField("graph") or model.ir_version <= 0 or not model.opset_import:
         raise InputError(f"{path}: not an ONNX model (no graph, IR version or operator set in it).")
     return model
+
+
+def _check_opset(path: Path, model: onnx.ModelProto) -> None:
+    """Refuse an operator set of the future: its operators may mean something else than what is known of them here."""
+    known = onnx.defs.onnx_opset_version()
+    newest = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
+    if newest > known:
+        raise InputError(
+            f"{path}: opset {newest} is newer than the {known} that onnx {onnx.__version__} knows. Export the model at "
+            f"opset {known} or older, or upgrade onnx and onnxruntime."
+        )
 
 
 def _check_names(path: Path, model: onnx.ModelProto) -> None:

@@ -247,3 +247,14 @@ def test_a_runtimes_operator_in_the_default_domain_is_no_fault(tmp_path: Path) -
     read = load(path)
     assert [node.domain for node in read.graph.node] == [""]
     assert [entry.domain for entry in read.opset_import] == [""]
+
+
+def test_an_operator_set_of_the_future_is_refused(tmp_path: Path) -> None:
+    known = onnx.defs.onnx_opset_version()
+    info = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [info], [made])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", known + 1)], ir_version=8)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(InputError, match=f"opset {known + 1} is newer than the {known} that onnx"):
+        load(tmp_path / "m.onnx")

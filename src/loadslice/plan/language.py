@@ -1,12 +1,12 @@
 """Split prompts from answers or not? Fleets of a language file's engines, judged by the simulator on stretches.
 
 Every fleet is given the same stretches of the trace with the same luck. What counts is the rate up to which both limits
-hold, the time to the first token and the time between two tokens: on equal threads, whoever has more of it wins, and
-only when the difference is beyond what stretches differ by.
+hold, the time to the first token and the time between two tokens: on equal threads, or for equal rent where prices are
+given, whoever has more of it wins, and only when the difference is beyond what stretches differ by.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -22,6 +22,7 @@ from loadslice.spec.language import Language, LanguageEngine, Link, RouterPolicy
 from loadslice.spec.language_plan import Estimate, LanguageFleet, Structure, Verdict
 from loadslice.spec.language_profile import LanguageProfile
 from loadslice.spec.language_simulation import LanguageSimulation, Tail
+from loadslice.spec.prices import Prices, part_of
 
 CAPACITY_STEPS = 7
 """Halvings of the search for a capacity: within 3 % of it."""
@@ -51,6 +52,8 @@ class Candidate(NamedTuple):
     policy: RouterPolicy
     language: Language
     profile: LanguageProfile
+    per_hour: float | None = None
+    """Rent of all engines."""
 
     @property
     def threads(self) -> int:
@@ -78,16 +81,51 @@ def apart(profile: LanguageProfile) -> LanguageProfile:
     return msgspec.structs.replace(profile, beside={name: {} for name in profile.engines})
 
 
-def candidates(language: Language, profile: LanguageProfile, threads_max: int) -> Iterator[Candidate]:
-    """Fleets of up to so many threads: shared ones with whole prompts and with chunks, splits of every proportion."""
+def rents(language: Language, prices: Prices, place: str) -> dict[str, float]:
+    """What an hour of each engine costs, by its name: of the price file's part of that name, else of its device.
+
+    Raises:
+        InputError: An engine has no rent.
+    """
+    found = {}
+    for name, engine in language.engines.items():
+        part = part_of(prices, name, engine.device)
+        if part is None or part.rent_per_hour is None:
+            known = f"'{name}'" if engine.device is None else f"'{name}' or '{engine.device}'"
+            raise InputError(
+                f"{place}: parts: engine {known} has no rent_per_hour. A plan for a language file has no years to "
+                "spread a purchase over: state the hour of what is bought, too."
+            )
+        found[name] = part.rent_per_hour
+    return found
+
+
+def candidates(
+    language: Language, profile: LanguageProfile, threads_max: int, rent: Mapping[str, float] | None = None
+) -> Iterator[Candidate]:
+    """Fleets of up to so many threads: shared ones with whole prompts and with chunks, splits of every proportion.
+
+    Args:
+        language: Checked.
+        profile: Of its engines.
+        threads_max: Of a fleet.
+        rent: Of an hour of each engine; default: not known.
+    """
     prefill, both = roles_of(language)
+
+    def per_hour(first: int, second: int) -> float | None:
+        if rent is None:
+            return None
+        return second * rent[both] + (first * rent[prefill] if prefill is not None else 0.0)
+
     each = language.engines[both].threads
     chunks = sorted({language.engines[both].chunk or 64, 4 * (language.engines[both].chunk or 64)})
     for count in range(1, threads_max // each + 1):
         for chunk in (None, *chunks):
             pieces = "whole prompts" if chunk is None else f"chunks of {chunk}"
             fleet, costs = _built(language, profile, None, 0, both, count, chunk)
-            yield Candidate(f"{count} shared, {pieces}", "shared", 0, count, chunk, "always-local", fleet, costs)
+            name, rented = f"{count} shared, {pieces}", per_hour(0, count)
+            yield Candidate(name, "shared", 0, count, chunk, "always-local", fleet, costs, rented)
     if prefill is None:
         return
     own = language.engines[prefill].threads
@@ -96,7 +134,8 @@ def candidates(language: Language, profile: LanguageProfile, threads_max: int) -
             fleet, costs = _built(language, profile, prefill, first, both, second, chunks[0])
             for policy in SPLIT_POLICIES:
                 name = f"{first} for prompts, {second} for answers, {policy}"
-                yield Candidate(name, "split", first, second, chunks[0], policy, fleet, costs)
+                rented = per_hour(first, second)
+                yield Candidate(name, "split", first, second, chunks[0], policy, fleet, costs, rented)
 
 
 def _built(
@@ -176,6 +215,7 @@ def judged(
         prefill=candidate.prefill,
         decode=candidate.decode,
         threads=candidate.threads,
+        per_hour=candidate.per_hour,
         seats=max(engine.seats for engine in candidate.language.engines.values() if "decode" in engine.roles),
         chunk=candidate.chunk,
         policy=candidate.policy,
@@ -233,37 +273,50 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(mean=mean, low=mean - half, high=mean + half, each=list(values))
 
 
+def price_of(fleet: LanguageFleet) -> float:
+    """What a fleet costs: rent, or threads where that is not known."""
+    return fleet.threads if fleet.per_hour is None else fleet.per_hour
+
+
 def recommended(fleets: Sequence[LanguageFleet]) -> LanguageFleet | None:
-    """The fleet of the least threads that holds on every stretch; of several, the one with the most capacity."""
+    """The cheapest fleet that holds on every stretch; of several, the one with the most capacity."""
     holding = [fleet for fleet in fleets if fleet.holds_share == 1]
-    return min(holding, key=lambda fleet: (fleet.threads, -fleet.capacity_per_s.mean), default=None)
+    return min(holding, key=lambda fleet: (price_of(fleet), -fleet.capacity_per_s.mean), default=None)
 
 
-def verdict(fleets: Sequence[LanguageFleet], threads: int) -> tuple[Verdict, Estimate | None, str]:
-    """Split or not, between the best of both structures with so many threads; why, in one sentence."""
+def verdict(
+    fleets: Sequence[LanguageFleet], threads: int, currency: str | None = None
+) -> tuple[Verdict, Estimate | None, str]:
+    """Split or not, between the best of both structures; why, in one sentence.
+
+    Args:
+        fleets: Judged.
+        threads: Fleets of so many are compared.
+        currency: Of rents: all fleets are compared then, by what one of it an hour buys.
+    """
+    compared = [fleet for fleet in fleets if currency is not None or fleet.threads == threads]
+    among = f"fleet of {threads} threads" if currency is None else "fleet"
+
+    def worth(fleet: LanguageFleet) -> list[float]:
+        return [one / (fleet.per_hour or 1.0) for one in fleet.capacity_per_s.each]
+
     best = {}
     for structure in ("shared", "split"):
-        mine = [fleet for fleet in fleets if fleet.structure == structure and fleet.threads == threads]
+        mine = [fleet for fleet in compared if fleet.structure == structure]
         if mine:
-            best[structure] = max(mine, key=lambda fleet: fleet.capacity_per_s.mean)
+            best[structure] = max(mine, key=lambda fleet: float(np.mean(worth(fleet))))
     if len(best) < 2:
-        return "none holds", None, f"there is no split and no shared fleet of {threads} threads to compare."
+        return "none holds", None, f"there is no split and no shared {among} to compare."
     shared, split = best["shared"], best["split"]
     if max(shared.capacity_per_s.mean, split.capacity_per_s.mean) <= 0:
-        return (
-            "none holds",
-            None,
-            f"no fleet of {threads} threads keeps the limits at a sixty-fourth of the asked pace.",
-        )
-    parts = [
-        (two - one) / max(one, two, 1e-9)
-        for one, two in zip(shared.capacity_per_s.each, split.capacity_per_s.each, strict=True)
-    ]
+        return "none holds", None, f"no {among} keeps the limits at a sixty-fourth of the asked pace."
+    parts = [(two - one) / max(one, two, 1e-9) for one, two in zip(worth(shared), worth(split), strict=True)]
     advantage = estimate(parts)
+    unit = "requests/s" if currency is None else f"requests/s for one {currency} an hour"
     told = (
-        f"with {threads} threads, '{split.name}' keeps the limits up to {split.capacity_per_s.mean:.3g} requests/s and "
-        f"'{shared.name}' up to {shared.capacity_per_s.mean:.3g}: {advantage.mean:+.0%} ({advantage.low:+.0%} to "
-        f"{advantage.high:+.0%}) for the split, in parts of the larger."
+        f"{'' if currency else f'with {threads} threads, '}'{split.name}' keeps the limits up to "
+        f"{np.mean(worth(split)):.3g} {unit} and '{shared.name}' up to {np.mean(worth(shared)):.3g}: "
+        f"{advantage.mean:+.0%} ({advantage.low:+.0%} to {advantage.high:+.0%}) for the split, in parts of the larger."
     )
     if advantage.low > 0:
         return "split", advantage, told

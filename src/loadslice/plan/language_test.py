@@ -14,6 +14,7 @@ from loadslice.plan.language import (
     estimate,
     judged,
     recommended,
+    rents,
     roles_of,
     verdict,
 )
@@ -22,6 +23,7 @@ from loadslice.sim.language_world_test import profile
 from loadslice.spec.errors import InputError
 from loadslice.spec.language_plan import LanguageFleet
 from loadslice.spec.language_simulation import Tail
+from loadslice.spec.prices import Part, Prices
 
 LIMITS = Limits(first_token_ms=2000, between_tokens_ms=40, quantile=0.99, completed_share=0.99)
 
@@ -96,3 +98,31 @@ def test_estimates_hold_their_mean() -> None:
     assert one.low < one.mean == 2 < one.high
     assert estimate([5.0]).low == 5
     assert at(Tail(p50=None, p95=None, p99=None, mean=None), 0.95) == 0
+
+
+def test_what_a_fleet_costs_is_rent_where_that_is_known() -> None:
+    prices = Prices(currency="EUR", parts={"decode": Part(rent_per_hour=0.1), "prefill": Part(rent_per_hour=2.0)})
+    rent = rents(fleet(chunk=64), prices, "prices.yaml")
+    offered = list(candidates(fleet(chunk=64), profile(), 3, rent))
+    assert {one.per_hour for one in offered if (one.prefill, one.decode) == (1, 2)} == {2.2}
+    traces = stretches(300, 40, 0.7)
+    limits = LIMITS._replace(between_tokens_ms=500)
+    fleets = [judged(one, traces, limits, speed=1.0, seed=0) for one in offered]
+    # An engine for prompts at twenty times the price is not worth it where the limits leave room.
+    said, advantage, why = verdict(fleets, 2, "EUR")
+    assert said == "shared"
+    assert advantage is not None
+    assert advantage.high < -0.5
+    assert "EUR an hour" in why
+    chosen = recommended(fleets)
+    assert chosen is not None
+    assert chosen.structure == "shared"
+    assert verdict([msgspec.structs.replace(one, per_hour=None) for one in fleets], 2)[0] != "none holds"
+
+
+def test_a_price_that_is_missing_or_a_purchase_is_asked_for() -> None:
+    bought = Prices(currency="EUR", parts={"decode": Part(purchase=100.0)})
+    with pytest.raises(InputError, match="'decode' has no rent_per_hour"):
+        rents(fleet(links=False), bought, "prices.yaml")
+    with pytest.raises(InputError, match=r"prices.yaml: parts: engine 'decode'"):
+        rents(fleet(), Prices(currency="EUR"), "prices.yaml")

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 
 from loadslice.policy.naive_engine import NaiveEngine, Request
-from loadslice.spec.pipeline import CLASSES, PRECISIONS, Rule, Stage, bounds
+from loadslice.spec.pipeline import CLASSES, PRECISIONS, Rule, Stage
+from loadslice.spec.predicate import bounds
 
 
 def accepts(stage: Stage, engine: NaiveEngine, request: Request) -> bool:

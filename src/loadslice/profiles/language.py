@@ -173,7 +173,6 @@ def described(line: EngineLine, taken: dict[Kind, list[Taken]], adopt_us: float 
         source=layout.raw,
         threads=line.engine.threads,
         cost=fit.cost,
-        truth=fit.truth,
         shape=fit.shape,
         noise=noise_of(parts_of(fit, taken)),
         fit_error_p50=fit.error_p50,
@@ -188,7 +187,7 @@ def described(line: EngineLine, taken: dict[Kind, list[Taken]], adopt_us: float 
 def parts_of(fit: Fit, taken: dict[Kind, list[Taken]]) -> list[float]:
     """Single steps in parts of what they should take."""
     return [
-        step.time_ms / expected_ms(fit.truth, fit.shape, *kind[:2], kind.pairs, kind.prompt_pairs)
+        step.time_ms / expected_ms(fit.cost, fit.shape, *kind[:2], kind.pairs, kind.prompt_pairs)
         for kind, steps in taken.items()
         for step in steps
     ]
@@ -241,7 +240,7 @@ async def _handover(source: EngineLine, target: EngineLine, times: EngineTimes) 
         source.release(NEW)
     base_ms, token_us, spread = handover_line(tokens_of, times_ms)
     longest = float(np.median([ms for tokens, ms in zip(tokens_of, times_ms, strict=True) if tokens == sizes[-1]]))
-    prompt_ms = expected_ms(times.truth, times.shape, sizes[-1], 0, 0, sizes[-1] ** 2 / 2)
+    prompt_ms = expected_ms(times.cost, times.shape, sizes[-1], 0, 0, sizes[-1] ** 2 / 2)
     return HandoverTime(
         from_=source.name,
         to=target.name,

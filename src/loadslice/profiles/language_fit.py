@@ -3,14 +3,17 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from loadslice.spec.language import StepCost
-from loadslice.spec.language_profile import NOISE_POINTS, SHAPE_ROWS, FullCost, StepTime
+from loadslice.spec.language_profile import NOISE_POINTS, SHAPE_ROWS, StepTime
 
 Floats = NDArray[np.float64]
 
+NOISE_LEAST = 20
+"""Steps of which quantiles say something."""
 SHAPE_LEAST, SHAPE_MOST = 0.2, 5.0
 """Beyond these a shape would say that the line fits nothing."""
 
@@ -46,7 +49,6 @@ class Fit(NamedTuple):
     """A line with its shape."""
 
     cost: StepCost
-    truth: FullCost
     shape: list[float]
     error_p50: float
     error_max: float
@@ -77,25 +79,16 @@ def fitted(taken: dict[Kind, list[Taken]]) -> Fit:
         for kind, row in zip(kinds, full, strict=True)
         for one in taken[kind]
     ]
-    # The desk has one price of attention for both.
-    joined = np.column_stack((full[:, :3], full[:, 3] + full[:, 4]))
-    told = nonnegative(joined / medians[:, None], target)
     cost = StepCost(
-        step_ms=float(told[0]),
-        token_us=float(told[1]) * 1e3,
-        row_us=float(told[2]) * 1e3,
-        attend_ns=float(told[3]) * 1e6,
-        relative_sd=float(np.std(singles)),
-    )
-    truth = FullCost(
         step_ms=float(line[0]),
         token_us=float(line[1]) * 1e3,
         row_us=float(line[2]) * 1e3,
         attend_ns=float(line[3]) * 1e6,
         prompt_attend_ns=float(line[4]) * 1e6,
+        relative_sd=float(np.std(singles)),
     )
     errors = np.abs(left - 1)
-    return Fit(cost, truth, shape, float(np.median(errors)), float(errors.max()))
+    return Fit(cost, shape, float(np.median(errors)), float(errors.max()))
 
 
 def shaped(kinds: Sequence[Kind], parts: Floats) -> list[float]:
@@ -118,18 +111,74 @@ def shape_of(shape: Sequence[float], seats: int) -> Floats:
     return np.interp(np.arange(seats + 1), SHAPE_ROWS, shape)
 
 
+class Held(NamedTuple):
+    """What a step that was served held, how many times longer its company made it, and what it took."""
+
+    prompt_tokens: int
+    rows: int
+    pairs: float
+    prompt_pairs: float
+    company: float
+    took_ms: float
+
+
+def as_served(cost: StepCost, shape: Sequence[float], steps: Sequence[Held]) -> tuple[StepCost, list[float]]:
+    """Costs as a server has them, and quantiles of single steps in parts of that.
+
+    Messages, sampling and whatever else the machine does cost a step more than they cost a share of it, and caches are
+    colder between other work than between equal steps. So the base, prompts and decoding each get a factor; that all
+    have the same one is believed as much as three steps say.
+
+    Args:
+        cost: Measured alone.
+        shape: Of it.
+        steps: Served; fewer than twenty change nothing.
+    """
+    if len(steps) < NOISE_LEAST:
+        return cost, []
+    prompt_attend_ns = cost.attend_ns if cost.prompt_attend_ns is None else cost.prompt_attend_ns
+    alone = np.array(
+        [
+            (
+                cost.step_ms,
+                step.prompt_tokens * cost.token_us / 1e3 + step.prompt_pairs * prompt_attend_ns / 1e6,
+                step.rows * cost.row_us / 1e3 + step.pairs * cost.attend_ns / 1e6,
+            )
+            for step in steps
+        ]
+    ) * np.array([[step.company * _at(shape, step.rows)] for step in steps])
+    took_ms = np.array([step.took_ms for step in steps])
+    should_ms = alone.sum(axis=1)
+    parts = took_ms / should_ms
+    believed = np.full(alone.shape[1], parts.mean())
+    factors = nonnegative(
+        np.vstack((alone / should_ms[:, None], np.eye(len(believed)))), np.concatenate((parts, believed))
+    )
+    step, prompt, decoding = factors.tolist()
+    served = msgspec.structs.replace(
+        cost,
+        step_ms=cost.step_ms * step,
+        token_us=cost.token_us * prompt,
+        prompt_attend_ns=prompt_attend_ns * prompt,
+        row_us=cost.row_us * decoding,
+        attend_ns=cost.attend_ns * decoding,
+    )
+    return served, noise_of((took_ms / (alone @ factors)).tolist())
+
+
 def expected_ms(
-    truth: FullCost, shape: Sequence[float], prompt_tokens: int, rows: int, pairs: float, prompt_pairs: float
+    cost: StepCost, shape: Sequence[float], prompt_tokens: int, rows: int, pairs: float, prompt_pairs: float
 ) -> float:
     """What a step should take."""
-    line = truth.step_ms + (prompt_tokens * truth.token_us + rows * truth.row_us) / 1e3
-    line += (pairs * truth.attend_ns + prompt_pairs * truth.prompt_attend_ns) / 1e6
+    prompt_attend_ns = cost.attend_ns if cost.prompt_attend_ns is None else cost.prompt_attend_ns
+    line = cost.step_ms + (prompt_tokens * cost.token_us + rows * cost.row_us) / 1e3
+    line += (pairs * cost.attend_ns + prompt_pairs * prompt_attend_ns) / 1e6
     return line * _at(shape, rows)
 
 
 def noise_of(parts: Sequence[float]) -> list[float]:
     """Quantiles of steps in parts of what they should take; empty for fewer than twenty."""
-    if len(parts) < 20:
+    if len(parts) < NOISE_LEAST:
         return []
     return [float(part) for part in np.quantile(parts, np.linspace(0, 1, NOISE_POINTS))]
 

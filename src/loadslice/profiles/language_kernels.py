@@ -16,7 +16,7 @@ from loadslice.profiles.language_fit import Kind, Taken, fitted, step_times
 from loadslice.spec.device import Device
 from loadslice.spec.errors import InputError
 from loadslice.spec.language import LanguageEngine
-from loadslice.spec.language_profile import SHAPE_ROWS, EngineTimes, truth_of
+from loadslice.spec.language_profile import SHAPE_ROWS, EngineTimes
 
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 HALF = 2
@@ -78,9 +78,9 @@ def kernel_engine(path: Path, device: Device, layers: int, engine: LanguageEngin
     ]
     total_ms = (step(min(by_tokens)).compute_ms) / layers
     relative_sd = sum(spread) ** 0.5 / max(1e-9, total_ms)
-    told_ns = attend_ns if "decode" in engine.roles else prompt_attend_ns
-    cost = msgspec.structs.replace(fit.cost, attend_ns=told_ns, relative_sd=relative_sd)
-    truth = msgspec.structs.replace(fit.truth, attend_ns=attend_ns, prompt_attend_ns=prompt_attend_ns)
+    cost = msgspec.structs.replace(
+        fit.cost, attend_ns=attend_ns, prompt_attend_ns=prompt_attend_ns, relative_sd=relative_sd
+    )
     return EngineTimes(
         backend=engine.backend,
         basis="modelled",
@@ -90,7 +90,6 @@ def kernel_engine(path: Path, device: Device, layers: int, engine: LanguageEngin
         ),
         threads=engine.threads,
         cost=cost,
-        truth=truth,
         shape=fit.shape,
         noise=[],
         fit_error_p50=fit.error_p50,
@@ -119,7 +118,6 @@ def stated_engine(engine: LanguageEngine) -> EngineTimes:
         source="cost as the language file states it",
         threads=engine.threads,
         cost=engine.cost,
-        truth=truth_of(engine.cost),
         shape=[1.0] * len(SHAPE_ROWS),
         noise=[],
         fit_error_p50=None,

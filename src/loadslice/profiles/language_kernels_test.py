@@ -43,7 +43,7 @@ def test_a_step_is_all_layers_of_a_table_and_is_labelled_as_modelled(tmp_path: P
     assert engine.basis == "modelled"
     assert "nvidia-a100" in engine.source
     output_ms = 4096 * 32000 * 2 / 2.039e12 * 1e3
-    said_ms = expected_ms(engine.truth, engine.shape, 1024, 0, 0, 0)
+    said_ms = expected_ms(engine.cost, engine.shape, 1024, 0, 0, 0)
     assert said_ms == pytest.approx(32 * (0.08 + 1.024) + output_ms, rel=0.02)
 
 
@@ -53,8 +53,8 @@ def test_attention_of_those_who_decode_reads_their_kv(tmp_path: Path) -> None:
     assert decoding.kv_bytes_per_token == 2 * 32 * 1024 * 2
     assert decoding.cost.attend_ns == pytest.approx(decoding.kv_bytes_per_token / 2.039e12 * 1e9, rel=0.01)
     prompts = kernel_engine(path, A100, 32, PREFILL)
-    assert prompts.cost.attend_ns == prompts.truth.prompt_attend_ns
-    assert 0 < prompts.truth.prompt_attend_ns < prompts.truth.attend_ns
+    assert prompts.cost.prompt_attend_ns is not None
+    assert 0 < prompts.cost.prompt_attend_ns < prompts.cost.attend_ns
 
 
 def test_other_tables_devices_and_engines_are_refused(tmp_path: Path) -> None:

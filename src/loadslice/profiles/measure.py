@@ -1,10 +1,12 @@
-"""Measures how long each stage takes on each engine of this machine: alone, and with every engine slot busy.
+"""Measures how long each stage takes on each engine of this machine: alone, and with every engine slot busy, by turns.
 
 Alone: one request after the other walks through the stages, each stage on the thread of an engine slot, as a server
 runs them; the order of the walks is drawn anew each round, so that a machine that changes its speed half-way changes it
 for all kinds of work. Contended: every slot of every engine that runs models works through its own stages at the same
-time, which is what a loaded server does; Python stages are then timed beside all of them. Wall time is what is
-measured, because waiting for a core is part of what a request waits for.
+time, which is what a loaded server does; Python stages are then timed beside all of them. Both take turns
+of a second or so: a machine's speed wanders from second to second, and contention is the ratio of the two. Measured one
+after the other, the same pair of engines had a contention of 1.35 in the morning and of 1.0 at noon. Wall time is what
+is measured, because waiting for a core is part of what a request waits for.
 """
 
 import itertools
@@ -45,6 +47,9 @@ SWITCH_INTERVAL_S = 0.0005
 
 # Shares of the time: alone, models contended, Python stages contended.
 _ALONE, _CONTENDED, _PYTHON_CONTENDED = 0.55, 0.35, 0.10
+
+TURN_S = 1.5
+"""Alone, contended, and Python stages contended, all in about this time; then again."""
 
 Run = Callable[[Job, int], Timing]
 """Runs a job in a slot of its engine and times it."""
@@ -90,8 +95,6 @@ def measure(
     tell(f"loading {len(pipeline.stages)} stages and walking {len(samples)} inputs through them")
     found = collect(pipeline, folder, samples, on)
     emulated = twins.entries(found.steps, on)
-    alone: list[Timing] = []
-    contended: list[Timing] = []
     slots = {name: engine.max_inflight for name, engine in pipeline.engines.items()}
     try:
         if not found.walks and not emulated:
@@ -101,9 +104,7 @@ def measure(
             _warm_up(found, slots)
             tell(f"measuring {len(found.sources)} kinds of work for {seconds:.0f} s")
             with Neighbours() as neighbours, _Threads(slots) as threads:
-                if found.walks:
-                    alone = _record(found.walks, slots, threads.timed, seconds * _ALONE, repeats)
-            contended = _contended(found.walks, slots, seconds, repeats)
+                alone, contended = _by_turns(found.walks, slots, threads, seconds, repeats)
     except (StageError, EngineError) as error:
         raise InputError(f"pipeline '{pipeline.pipeline}': a stage failed while it was measured: {error}") from error
     finally:
@@ -170,39 +171,56 @@ class _Threads:
         return self._pools[job.key.engine, slot].submit(_timed, job, slot).result()
 
 
-def _record(
-    walks: Sequence[Walk],
-    slots: dict[str, int],
-    run: Run,
-    seconds: float,
-    repeats: int | None,
-    *,
-    seed: int = 0,
-    stopped: Callable[[], bool] = lambda: False,
-) -> list[Timing]:
-    """Time walks in shuffled rounds until time or rounds are up, but every kind of work at least once.
+def _by_turns(
+    walks: Sequence[Walk], slots: dict[str, int], threads: _Threads, seconds: float, repeats: int | None
+) -> tuple[list[Timing], list[Timing]]:
+    """Times alone and contended."""
+    alone, contended = _Recording(walks, slots, repeats), _Contended(walks, slots, repeats)
+    turns = max(1, round(seconds / TURN_S))
+    for turn in range(turns):
+        is_last = turn == turns - 1
+        alone.go_on(threads.timed, seconds * _ALONE / turns, to_the_end=is_last)
+        contended.go_on(threads, seconds / turns, to_the_end=is_last)
+    return alone.timings, contended.timings()
+
+
+class _Recording:
+    """Times walks in shuffled rounds, on from where it stopped, and every kind of work at least once in the end.
 
     Args:
-        walks: Not empty.
+        walks: What to time.
         slots: Of each engine; walks take them in turn.
-        run: Runs and times one job.
-        seconds: Time to spend.
         repeats: Rounds at most.
         seed: Start of the shuffling.
-        stopped: Asked before each walk; ends the recording whatever is missing.
     """
-    timings: list[Timing] = []
-    missing = {job.key for walk in walks for job in walk}
-    deadline_ns = time.perf_counter_ns() + round(seconds * 1e9)
-    for rounds, number, walk in _shuffled(walks, seed):
-        late = time.perf_counter_ns() >= deadline_ns
-        if stopped() or rounds == repeats or (late and not missing):
-            break
-        if late and missing.isdisjoint(job.key for job in walk):
-            continue
-        timings += [run(job, number % slots[job.key.engine]) for job in walk]
-        missing.difference_update(job.key for job in walk)
-    return timings
+
+    def __init__(self, walks: Sequence[Walk], slots: dict[str, int], repeats: int | None, *, seed: int = 0) -> None:
+        self.timings: list[Timing] = []
+        self._slots = slots
+        self._repeats = repeats
+        self._missing = {job.key for walk in walks for job in walk}
+        self._walks = _shuffled(walks, seed)
+        self._next = next(self._walks) if walks else None
+
+    def go_on(self, run: Run, seconds: float, *, to_the_end: bool, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Time for a while.
+
+        Args:
+            run: Runs and times one job.
+            seconds: Time to spend.
+            to_the_end: Stay until no kind of work is missing.
+            stopped: Asked before each walk; ends the recording whatever is missing.
+        """
+        deadline_ns = time.perf_counter_ns() + round(seconds * 1e9)
+        while self._next is not None and not stopped():
+            rounds, number, walk = self._next
+            is_late = time.perf_counter_ns() >= deadline_ns
+            if rounds == self._repeats or (is_late and not (to_the_end and self._missing)):
+                return
+            if not is_late or not self._missing.isdisjoint(job.key for job in walk):
+                self.timings += [run(job, number % self._slots[job.key.engine]) for job in walk]
+                self._missing.difference_update(job.key for job in walk)
+            self._next = next(self._walks)
 
 
 def _shuffled(walks: Sequence[Walk], seed: int) -> Iterator[tuple[int, int, Walk]]:
@@ -215,23 +233,41 @@ def _shuffled(walks: Sequence[Walk], seed: int) -> Iterator[tuple[int, int, Walk
             number += 1
 
 
-def _contended(walks: Sequence[Walk], slot_counts: dict[str, int], seconds: float, repeats: int | None) -> list[Timing]:
-    """All slots of the engines that run models at work at once; then the Python stages beside them."""
-    slots = []
-    for name, count in slot_counts.items():
-        own = _only(walks, lambda job, name=name: job.is_model and job.key.engine == name)  # type: ignore[misc]
-        slots += [_Slot(name, number, own) for number in range(count) if own]
-    python = _only(walks, lambda job: not job.is_model)
-    timings: list[Timing] = []
-    if len(slots) > 1:
-        with _Load(slots, seconds * _CONTENDED, repeats) as load:
-            load.wait()
-        timings += load.timings()
-    if slots and python:
-        with _Load(slots, 0.0, 1) as load, _Threads(slot_counts) as threads:
-            timings += _record(python, slot_counts, threads.timed, seconds * _PYTHON_CONTENDED, repeats)
-        load.timings()  # a slot that failed left the others less to contend with: its error is ours
-    return timings
+class _Contended:
+    """All slots of the engines that run models at work at once; then the Python stages beside them.
+
+    Args:
+        walks: What to time.
+        slot_counts: Of each engine.
+        repeats: Rounds at most.
+    """
+
+    def __init__(self, walks: Sequence[Walk], slot_counts: dict[str, int], repeats: int | None) -> None:
+        self._slots: list[_Slot] = []
+        for name, count in slot_counts.items():
+            own = _only(walks, lambda job, name=name: job.is_model and job.key.engine == name)  # type: ignore[misc]
+            if own:
+                self._slots += [
+                    _Slot(number, own, _Recording(own, {name: 1}, repeats, seed=number)) for number in range(count)
+                ]
+        python = _only(walks, lambda job: not job.is_model)
+        self._python = _Recording(python if self._slots else [], slot_counts, repeats)
+        self._has_python = bool(python and self._slots)
+
+    def go_on(self, threads: "_Threads", seconds: float, *, to_the_end: bool) -> None:
+        """Time for a while, as `_Recording.go_on`; raises what a slot raised."""
+        if len(self._slots) > 1:
+            with _Load(self._slots, seconds * _CONTENDED, to_the_end=to_the_end) as load:
+                load.wait()
+            load.check()
+        if self._has_python:
+            with _Load(self._slots, None) as load:
+                self._python.go_on(threads.timed, seconds * _PYTHON_CONTENDED, to_the_end=to_the_end)
+            load.check()  # a slot that failed left the others less to contend with
+
+    def timings(self) -> list[Timing]:
+        """What was recorded."""
+        return [timing for one in (*(slot.recording for slot in self._slots), self._python) for timing in one.timings]
 
 
 def _only(walks: Sequence[Walk], wanted: Callable[[Job], bool]) -> list[Walk]:
@@ -242,26 +278,31 @@ def _only(walks: Sequence[Walk], wanted: Callable[[Job], bool]) -> list[Walk]:
 class _Slot(NamedTuple):
     """One engine slot and what it runs, round after round."""
 
-    engine: str
     number: int
     walks: list[Walk]
+    recording: _Recording
 
 
 class _Load:
     """Keeps every slot busy on a thread of its own from entry to exit.
 
-    A slot records its walks until its time is up. It then goes on without recording until the block ends, so that no
+    A slot goes on with its recording until its time is up. It then goes on without until the block ends, so that no
     other slot's last run finds the machine quieter than its first.
+
+    Args:
+        slots: What to run.
+        seconds: Of recording; ``None``: it records nothing.
+        to_the_end: Record until no kind of work is missing.
     """
 
-    def __init__(self, slots: list[_Slot], seconds: float, repeats: int | None) -> None:
+    def __init__(self, slots: list[_Slot], seconds: float | None, *, to_the_end: bool = False) -> None:
         self._slots = slots
         self._seconds = seconds
-        self._repeats = repeats
+        self._to_the_end = to_the_end
         self._stop = threading.Event()
         self._recorded = threading.Semaphore(0)
         self._pool = ThreadPoolExecutor(len(slots))
-        self._futures: list[Future[list[Timing]]] = []
+        self._futures: list[Future[None]] = []
 
     def __enter__(self) -> Self:
         self._futures = [self._pool.submit(self._work, slot) for slot in self._slots]
@@ -276,25 +317,25 @@ class _Load:
         for _ in self._slots:
             self._recorded.acquire()
 
-    def timings(self) -> list[Timing]:
-        """What the slots recorded, after the block has ended; raises what a slot raised."""
-        return [timing for future in self._futures for timing in future.result()]
+    def check(self) -> None:
+        """After the block has ended, raises what a slot raised."""
+        for future in self._futures:
+            future.result()
 
-    def _work(self, slot: _Slot) -> list[Timing]:
+    def _work(self, slot: _Slot) -> None:
         def run(job: Job, _turn: int) -> Timing:
             return _timed(job, slot.number)
 
-        seed, only = slot.number, {slot.engine: 1}
         try:
-            timings = _record(slot.walks, only, run, self._seconds, self._repeats, seed=seed, stopped=self._stop.is_set)
+            if self._seconds is not None:
+                slot.recording.go_on(run, self._seconds, to_the_end=self._to_the_end, stopped=self._stop.is_set)
         finally:
             self._recorded.release()
-        for _, _, walk in _shuffled(slot.walks, seed):
+        for _, _, walk in _shuffled(slot.walks, slot.number):
             for job in walk:
                 if self._stop.is_set():
-                    return timings
+                    return
                 job.call(slot.number)
-        return timings
 
 
 def _by_key(timings: Sequence[Timing]) -> dict[Key, list[int]]:

@@ -4,8 +4,7 @@ import mimetypes
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
-
+from loadslice.spec.arrays import read_npz
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import read_bytes, reason
 from loadslice.spec.functions import call_function
@@ -59,9 +58,8 @@ def _of_file(path: Path) -> Sample:
         content_type = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
         return Sample(path.name, content_type, body)
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return Sample(path.name, "application/x-npz", body, tensors=dict(arrays))
-    except (OSError, ValueError, KeyError) as error:
+        return Sample(path.name, "application/x-npz", body, tensors=dict(read_npz(body)))
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: not an .npz file of arrays.") from error
 
 

@@ -30,6 +30,7 @@ from loadslice.serve.metrics import Metrics
 from loadslice.serve.refusals import NS_PER_S
 from loadslice.serve.request import Batch, Request
 from loadslice.serve.residents import open_first
+from loadslice.serve.serving_metrics import ServingMetrics
 from loadslice.serve.shell import Shell, warm_kernels
 from loadslice.serve.stages import LoadedStage, close_stages, load_stages
 from loadslice.serve.warm import run_examples, warm_models
@@ -104,6 +105,7 @@ class Generation:
         self.tables: Tables = lower(serving.pipeline, serving.latency, rule_sources(serving.pipeline))
         self.state: State = fresh(self.tables, serving.pipeline.max_requests)
         self.metrics = Metrics(serving.pipeline, self.tables, self.state, clock)
+        self.metrics.serving = ServingMetrics(number, serving.version, rollout)
         self.shell: Shell | None = None
         self.engines: Engines | None = None
         self.service: Service | None = None

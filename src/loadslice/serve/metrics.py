@@ -26,6 +26,7 @@ from loadslice.serve.decision_metrics import DecisionMetrics
 from loadslice.serve.degraded import DegradedReplies
 from loadslice.serve.refusals import NS_PER_S
 from loadslice.serve.request import VERSIONS, Batch, Passage, Request
+from loadslice.serve.serving_metrics import ServingMetrics
 from loadslice.serve.twin_metrics import TwinMetrics
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import Pipeline
@@ -96,6 +97,8 @@ class Metrics(Collector):
         """Set where one is written."""
         self.degraded: DegradedReplies | None = None
         """Set once loaded."""
+        self.serving = ServingMetrics()
+        """Set to that of the generation."""
         self._pipeline = pipeline.pipeline
         self._engines = list(pipeline.engines)
         self._stages = [stage.name for stage in pipeline.stages]
@@ -211,6 +214,7 @@ class Metrics(Collector):
         yield from self._stage_metrics()
         yield from self._decisions.collect()
         yield from self.twins.collect()
+        yield from self.serving.collect()
         yield from self._kinds_of_requests()
         journal = GaugeMetricFamily("loadslice_journal_up", "Whether the journal, if one is kept, can be written.")
         if self.journal is not None:

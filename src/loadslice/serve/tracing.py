@@ -4,12 +4,14 @@ A span is made when a request has ended, with the times it had: the loop does no
 the request stand its stages, below each stage queue, copy and compute. What is sent is sampled, the queue to the
 collector is bounded, and what does not fit is dropped: a slow collector costs spans, never requests.
 
-A caller's ``traceparent`` (W3C Trace Context) is the parent, and its sampled flag decides for its requests.
+A caller's ``traceparent`` (W3C Trace Context) is the parent, and its sampled flag decides for its requests. Engines
+that are other servers are told it as it came, whether or not there is a collector: their spans stand beside ours.
 """
 
 import logging
 import re
 import time
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -26,6 +28,8 @@ EXPORT_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_MS = 3000
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+_BYTES = 55
+"""Of the four fields that are known."""
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +48,20 @@ def parent_of(text: str | None) -> Parent | None:
     if found is None:
         return None
     return Parent(int(found[1], 16), int(found[2], 16), bool(int(found[3], 16) & 1))
+
+
+def passed_on(texts: Iterable[str | None]) -> str | None:
+    """The ``traceparent`` that another server is told of a batch: a call has one, a batch may have many.
+
+    Args:
+        texts: Of the batch's requests.
+
+    Returns:
+        The first that is sampled, else the first that is one, without what a later version of the format may append;
+        ``None`` where no request has one.
+    """
+    valid = [(text[:_BYTES], parent) for text in texts if text is not None and (parent := parent_of(text)) is not None]
+    return next((text for text, parent in valid if parent.is_sampled), valid[0][0] if valid else None)
 
 
 class Tracer:

@@ -3,7 +3,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from loadslice.serve.logs_test import MS, PIPELINE, ended
-from loadslice.serve.tracing import Tracer, parent_of
+from loadslice.serve.tracing import Tracer, parent_of, passed_on
 from loadslice.spec.errors import InputError
 from loadslice.spec.outcome import Outcome, Reason
 
@@ -77,3 +77,15 @@ def test_what_is_no_traceparent_is_none(text) -> None:
 def test_a_collector_without_an_http_url_is_refused(url: str) -> None:
     with pytest.raises(InputError, match="not like http"):
         Tracer(url, 1.0)
+
+
+def test_a_batch_passes_on_the_first_context_that_is_sampled() -> None:
+    quiet = PARENT[:-2] + "00"
+    assert passed_on([None, "00-nothing", quiet, PARENT, PARENT.replace("0af", "1af")]) == PARENT
+    assert passed_on([quiet, None]) == quiet
+    assert passed_on([None, "00-nothing"]) is None
+    assert passed_on([]) is None
+
+
+def test_what_a_later_version_appends_is_not_passed_on() -> None:
+    assert passed_on(["01" + PARENT[2:] + "-more\r"]) == "01" + PARENT[2:]

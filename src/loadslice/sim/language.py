@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.tables import fresh, lower
-from loadslice.sim import language_loop as loop
+from loadslice.sim import language_layout as layout
+from loadslice.sim.language_loop import run as run_loop
 from loadslice.sim.prefix import fresh_caches
 from loadslice.spec.errors import InputError
 from loadslice.spec.language import Language, StepCost
@@ -32,13 +33,13 @@ class LanguageRun(NamedTuple):
     language: Language
     tables: Tables
     state: State
-    prompts: loop.Prompts
-    record: loop.Record
+    prompts: layout.Prompts
+    record: layout.Record
     end_ns: int
     warnings: list[str]
 
 
-def lower_prompts(trace: pl.DataFrame, language: Language, speed: float = 1.0) -> tuple[loop.Prompts, list[str]]:
+def lower_prompts(trace: pl.DataFrame, language: Language, speed: float = 1.0) -> tuple[layout.Prompts, list[str]]:
     """Lower a trace with ``tokens_in`` and ``tokens_out``; ``blocks`` are prefix hashes, where it has them.
 
     Raises:
@@ -69,7 +70,7 @@ def lower_prompts(trace: pl.DataFrame, language: Language, speed: float = 1.0) -
         if limits.deadline_ms is not None:
             deadline[mine] = arrival_ns[mine] + round(limits.deadline_ms * _NS_PER_MS)
     start, blocks, block_tokens = _lower_blocks(trace, prompt)
-    return loop.Prompts(
+    return layout.Prompts(
         arrival_ns, priority, prompt, produce, produce.copy(), first_by, deadline, start, blocks, block_tokens
     ), warnings
 
@@ -97,7 +98,6 @@ def run_language(
     speed: float = 1.0,
     prefix_tokens: Mapping[str, int] | None = None,
     beside: NDArray[np.float64] | None = None,
-    steps: NDArray[np.float64] | None = None,
     shape: NDArray[np.float64] | None = None,
     noise: NDArray[np.float64] | None = None,
     faults: NDArray[np.int64] | None = None,
@@ -113,10 +113,9 @@ def run_language(
         speed: Pace of the trace.
         prefix_tokens: Prompt tokens that each engine's prefix cache holds; default: none.
         beside: [E, E] by which share a step of the first is longer while the second computes.
-        steps: [E, STEP_COSTS] as `language_loop.World.costs` has it; default: as ``costs`` says.
-        shape: [E, most seats + 1] as `language_loop.World` has it; default: steps are as their costs say.
-        noise: [E, points] as `language_loop.World` has it; default: drawn with the costs' ``relative_sd``.
-        faults: Rows of `language_loop`, in time order.
+        shape: [E, most seats + 1] as `language_layout.World` has it; default: steps are as their costs say.
+        noise: [E, points] as `language_layout.World` has it; default: drawn with the costs' ``relative_sd``.
+        faults: Rows of `language_layout`, in time order.
         handover_sd: Spread of hand-overs, of the logarithm.
 
     Raises:
@@ -129,29 +128,25 @@ def run_language(
     known = costs or {}
     spreads = [known.get(name, engine.cost) for name, engine in language.engines.items()]
     settings = tables.engines.astype(np.float64)
-    attend_ns = settings[:, c.E_ATTEND_PS] / 1000
-    stated = np.column_stack(
-        [settings[:, c.E_STEP_NS], settings[:, c.E_TOKEN_NS], settings[:, c.E_ROW_NS], attend_ns, attend_ns]
-    )
-    world = loop.World(
-        costs=stated if steps is None else steps,
+    attend_ns = settings[:, (c.E_ATTEND_PS, c.E_PROMPT_ATTEND_PS)] / 1000
+    world = layout.World(
+        costs=np.column_stack((settings[:, (c.E_STEP_NS, c.E_TOKEN_NS, c.E_ROW_NS)], attend_ns)),
         step_sd=np.array([cost.relative_sd if cost else 0.0 for cost in spreads]),
         beside_ppm=np.zeros((count, count), np.int64) if beside is None else np.round(beside * c.PPM).astype(np.int64),
         shape=np.ones((count, state.rows.shape[1] + 1)) if shape is None else shape,
         noise=np.zeros((count, 2)) if noise is None else noise,
         handover_sd=float(handover_sd),
-        faults=np.zeros((0, loop.FAULT_COLUMNS), np.int64) if faults is None else faults,
+        faults=np.zeros((0, layout.FAULT_COLUMNS), np.int64) if faults is None else faults,
     )
     capacities = [(prefix_tokens or {}).get(name, 0) // prompts.block_tokens for name in language.engines]
     different = int(prompts.blocks.max()) + 1 if len(prompts.blocks) else 0
-    record = loop.Record(
-        answers=np.zeros((requests, loop.ANSWER_COLUMNS), np.int64),
-        gaps=np.zeros((count, loop.GAP_BINS), np.int64),
-        busy=np.zeros((count, loop.BUSY_COLUMNS), np.int64),
+    record = layout.Record(
+        answers=np.zeros((requests, layout.ANSWER_COLUMNS), np.int64),
+        gaps=np.zeros((count, layout.GAP_BINS), np.int64),
+        busy=np.zeros((count, layout.BUSY_COLUMNS), np.int64),
         journal=np.zeros(2, np.int64),
     )
-    slots = int(tables.links[:, :, c.K_SLOTS].sum())
-    end_ns = loop.run(
+    end_ns = run_loop(
         seed,
         tables,
         state,
@@ -159,13 +154,7 @@ def run_language(
         world,
         fresh_caches(different, capacities),
         record,
-        np.full(count, c.FOREVER, np.int64),
-        np.full(count, c.PPM, np.int64),
-        np.zeros(count, np.int64),
-        np.full((slots + language.max_sequences + 1, loop.HANDOVER_COLUMNS), -1, np.int64),
-        np.zeros(language.max_sequences, np.int64),
-        np.zeros(state.rows.shape[1], np.int64),
-        np.zeros(count, np.int64),
+        layout.hands(tables, state),
     )
     return LanguageRun(language, tables, state, prompts, record, int(end_ns), warnings)
 
@@ -173,23 +162,23 @@ def run_language(
 def summarise(run: LanguageRun, basis: str, way_ms: float = 0.0) -> LanguageSimulation:
     """Add a run up; ``way_ms``: what lies between a client and the desk, part of what the client waits."""
     answers, state = run.record.answers, run.state
-    done = answers[:, loop.A_OUTCOME] == Outcome.COMPLETED
+    done = answers[:, layout.A_OUTCOME] == Outcome.COMPLETED
     arrival_ns = run.prompts.arrival_ns
     span_ns = max(1, run.end_ns)
     counters = state.counters
     has_blocks = len(run.prompts.blocks) > 0
-    placed = answers[:, loop.A_PLACED] > 0
-    hits = int(answers[placed, loop.A_HIT].sum())
+    placed = answers[:, layout.A_PLACED] > 0
+    hits = int(answers[placed, layout.A_HIT].sum())
     return LanguageSimulation(
         requests=len(answers),
-        outcomes={name: int((answers[:, loop.A_OUTCOME] == code).sum()) for code, name in enumerate(OUTCOMES, 1)},
+        outcomes={name: int((answers[:, layout.A_OUTCOME] == code).sum()) for code, name in enumerate(OUTCOMES, 1)},
         routes={
-            name: int((answers[placed, loop.A_ROUTE] == code).sum()) for code, name in enumerate(ROUTES) if code > 0
+            name: int((answers[placed, layout.A_ROUTE] == code).sum()) for code, name in enumerate(ROUTES) if code > 0
         },
-        first_token_ms=tail_of((answers[done, loop.A_FIRST_NS] - arrival_ns[done]) / _NS_PER_MS + way_ms),
+        first_token_ms=tail_of((answers[done, layout.A_FIRST_NS] - arrival_ns[done]) / _NS_PER_MS + way_ms),
         between_tokens_ms=_gap_tail(run.record.gaps.sum(axis=0)),
-        whole_ms=tail_of((answers[done, loop.A_END_NS] - arrival_ns[done]) / _NS_PER_MS + way_ms),
-        tokens_per_s=float(answers[:, loop.A_PRODUCED].sum() / (span_ns / _NS_PER_S)),
+        whole_ms=tail_of((answers[done, layout.A_END_NS] - arrival_ns[done]) / _NS_PER_MS + way_ms),
+        tokens_per_s=float(answers[:, layout.A_PRODUCED].sum() / (span_ns / _NS_PER_S)),
         completed_per_s=float(done.sum() / (span_ns / _NS_PER_S)),
         handovers=int(counters[c.C_HANDOVERS]),
         handovers_failed=int(counters[c.C_HANDOVERS_FAILED]),
@@ -208,11 +197,11 @@ def _engine(run: LanguageRun, index: int, span_ns: int) -> LanguageEngineFigures
     counts, busy = run.state.engines[index], run.record.busy[index]
     steps = int(counts[c.N_STEPS])
     return LanguageEngineFigures(
-        utilisation=min(1.0, float(busy[loop.B_BUSY_NS]) / span_ns),
+        utilisation=min(1.0, float(busy[layout.B_BUSY_NS]) / span_ns),
         steps=steps,
         prompt_tokens=int(counts[c.N_PREFILL_TOKENS]),
         decoded_tokens=int(counts[c.N_DECODE_TOKENS]),
-        rows_per_step=float(busy[loop.B_ROWS]) / steps if steps else None,
+        rows_per_step=float(busy[layout.B_ROWS]) / steps if steps else None,
         preemptions=int(counts[c.N_PREEMPTIONS]),
     )
 
@@ -229,7 +218,7 @@ def _gap_tail(counts: NDArray[np.int64]) -> Tail:
     total = int(counts.sum())
     if total == 0:
         return Tail(p50=None, p95=None, p99=None, mean=None)
-    middles_ms = np.exp((np.arange(len(counts)) + 0.5) / loop.GAP_BINS_PER_E) / 1000
+    middles_ms = np.exp((np.arange(len(counts)) + 0.5) / layout.GAP_BINS_PER_E) / 1000
     cumulated = np.cumsum(counts)
     p50, p95, p99 = (float(middles_ms[np.searchsorted(cumulated, share * total)]) for share in (0.5, 0.95, 0.99))
     return Tail(p50=p50, p95=p95, p99=p99, mean=float((middles_ms * counts).sum() / total))

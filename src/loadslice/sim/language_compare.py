@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from loadslice.sim import language_loop as loop
+from loadslice.sim import language_layout as layout
 from loadslice.sim.draws import t_95
 from loadslice.sim.language import LanguageRun, run_language, summarise, tail_of
 from loadslice.sim.language_world import Surroundings
@@ -41,7 +41,6 @@ def run_router(
         speed=speed,
         prefix_tokens=prefix_tokens,
         beside=around.beside,
-        steps=around.steps,
         shape=around.shape,
         noise=around.noise,
         faults=faults,
@@ -70,7 +69,7 @@ def compare(
         replicas: Runs of each.
         speed: Pace of the trace.
         prefix_tokens: By engine.
-        faults: Rows of `language_loop`.
+        faults: Rows of `language_layout`.
     """
     results = []
     for policy in policies:
@@ -123,15 +122,15 @@ def intervals(runs: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, flo
 def by_class(run: LanguageRun, way_ms: float) -> dict[str, ClassFigures]:
     """Figures of each class that the trace has."""
     answers, arrival_ns = run.record.answers, run.prompts.arrival_ns
-    completed = answers[:, loop.A_OUTCOME] == Outcome.COMPLETED
+    completed = answers[:, layout.A_OUTCOME] == Outcome.COMPLETED
     found: dict[str, ClassFigures] = {}
     for index, name in enumerate(CLASSES):
         mine = run.prompts.priority == index
         if not mine.any():
             continue
         done = mine & completed
-        first_ms = (answers[done, loop.A_FIRST_NS] - arrival_ns[done]) / _NS_PER_MS + way_ms
-        whole_ms = (answers[done, loop.A_END_NS] - arrival_ns[done]) / _NS_PER_MS + way_ms
+        first_ms = (answers[done, layout.A_FIRST_NS] - arrival_ns[done]) / _NS_PER_MS + way_ms
+        whole_ms = (answers[done, layout.A_END_NS] - arrival_ns[done]) / _NS_PER_MS + way_ms
         found[name] = ClassFigures(
             requests=int(mine.sum()),
             completed=int(done.sum()),

@@ -1,10 +1,11 @@
 """Simulated language models against what can be worked out by hand."""
 
+import msgspec
 import numpy as np
 import polars as pl
 import pytest
 
-from loadslice.sim import language_loop as loop
+from loadslice.sim import language_layout as layout
 from loadslice.sim.language import LanguageRun, run_language, summarise
 from loadslice.spec.errors import InputError
 from loadslice.spec.language import Language, LanguageEngine, Link, Router, StepCost, check_language
@@ -35,21 +36,21 @@ def prompts(*rows: tuple[float, int, int]) -> pl.DataFrame:
 
 
 def times_ms(run: LanguageRun, column: int) -> list[float]:
-    return (run.record.answers[:, column] / 1e6).tolist()
+    return [float(one) for one in run.record.answers[:, column] / 1e6]
 
 
 def test_one_prompt_alone_takes_a_step_for_its_prompt_and_one_for_every_further_token() -> None:
     run = run_language(prompts((0, 100, 4)), fleet(links=False))
     # 10 + 100 * 1 ms, then three steps of 10 + 1 ms.
-    assert times_ms(run, loop.A_FIRST_NS) == [110.0]
-    assert times_ms(run, loop.A_END_NS) == [110.0 + 3 * 11.0]
+    assert times_ms(run, layout.A_FIRST_NS) == [110.0]
+    assert times_ms(run, layout.A_END_NS) == [110.0 + 3 * 11.0]
 
 
 def test_a_handed_over_prompt_has_its_first_token_from_the_prefilling_engine() -> None:
     run = run_language(prompts((0, 100, 3)), fleet())
-    assert times_ms(run, loop.A_FIRST_NS) == [110.0]
+    assert times_ms(run, layout.A_FIRST_NS) == [110.0]
     # The hand-over takes 2 + 100 * 0.01 ms and stands between the first token and the second.
-    assert times_ms(run, loop.A_END_NS) == [110.0 + 3.0 + 2 * 11.0]
+    assert times_ms(run, layout.A_END_NS) == [110.0 + 3.0 + 2 * 11.0]
     assert summarise(run, "test").handovers == 1
 
 
@@ -81,9 +82,9 @@ def test_a_prefix_that_is_cached_is_not_computed_again() -> None:
     engine = fleet(links=False, step_tokens=4096)
     cold = run_language(trace, engine)
     warm = run_language(trace, engine, prefix_tokens={"decode": 4096})
-    first = [b - a for a, b in zip((0, 5000), times_ms(cold, loop.A_FIRST_NS), strict=True)]
+    first = [b - a for a, b in zip((0, 5000), times_ms(cold, layout.A_FIRST_NS), strict=True)]
     assert first == [1034.0, 1034.0]
-    assert times_ms(warm, loop.A_FIRST_NS)[1] - 5000 == 10.0 + 512
+    assert times_ms(warm, layout.A_FIRST_NS)[1] - 5000 == 10.0 + 512
     assert summarise(warm, "test").prefix_hit_share == 0.25
 
 
@@ -97,7 +98,7 @@ def test_a_cache_drops_what_was_used_least_recently() -> None:
 
 
 def test_an_engine_lost_in_the_middle_loses_no_request() -> None:
-    faults = np.array([[150_000_000, 0, loop.FAULT_DOWN, 0], [400_000_000, 0, loop.FAULT_UP, 0]], np.int64)
+    faults = np.array([[150_000_000, 0, layout.FAULT_DOWN, 0], [400_000_000, 0, layout.FAULT_UP, 0]], np.int64)
     two = fleet(links=False)
     two = check_language(
         Language(
@@ -119,7 +120,7 @@ def test_waiting_for_one_seat_is_first_come_first_served_whichever_way_a_prompt_
     # Long prompts go to the prefilling engine, short ones stay: neither may starve the other of the one seat.
     rows = [(0.001 * at, 300 if at % 2 else 10, 5) for at in range(20)]
     run = run_language(prompts(*rows), fleet("length", seats=1))
-    first = run.record.answers[:, loop.A_FIRST_NS]
+    first = run.record.answers[:, layout.A_FIRST_NS]
     order = np.argsort(first, kind="stable")
     assert int(np.abs(order - np.arange(20)).max()) <= 4
 
@@ -135,3 +136,24 @@ def test_overload_diverges() -> None:
 def test_a_trace_without_tokens_is_refused_with_what_reads_one() -> None:
     with pytest.raises(InputError, match="azure-llm"):
         run_language(pl.DataFrame({"arrival_s": [0.0]}), fleet(links=False))
+
+
+def test_prompts_are_computed_beside_answers_only_as_long_as_few_tokens_come_late_for_it() -> None:
+    # Prompts of a third of a second come faster than one engine computes them, beside answers that go on.
+    rows = [(0.25 * at, 300, 60) for at in range(400)]
+
+    def gaps_p99_ms(policy: str, late_share: float) -> tuple[float | None, int]:
+        router = Router(policy=policy, penalty=0, late_share=late_share)  # type: ignore[arg-type]
+        language = msgspec.structs.replace(fleet(seats=64, chunk=64), router=router)
+        said = summarise(run_language(prompts(*rows), language), "test")
+        return said.between_tokens_ms.p99, said.routes["local_faster"]
+
+    split_ms, _ = gaps_p99_ms("always-remote", 0.0)
+    free_ms, free = gaps_p99_ms("cost", 1.0)
+    spared_ms, spared = gaps_p99_ms("cost", 0.002)
+    assert split_ms is not None
+    assert free_ms is not None
+    assert spared_ms is not None
+    assert free_ms > 2 * split_ms
+    assert spared_ms < 1.05 * split_ms
+    assert 0 < spared < free

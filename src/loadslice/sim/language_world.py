@@ -8,7 +8,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from loadslice.policy.tokens import columns as c
-from loadslice.sim import language_loop as loop
+from loadslice.sim import language_layout as layout
 from loadslice.spec.errors import InputError
 from loadslice.spec.faults import Fault
 from loadslice.spec.language import Language, StepCost
@@ -29,7 +29,6 @@ class Surroundings(NamedTuple):
 
     language: Language
     costs: dict[str, StepCost] | None
-    steps: NDArray[np.float64] | None
     shape: NDArray[np.float64] | None
     noise: NDArray[np.float64] | None
     beside: NDArray[np.float64] | None
@@ -47,22 +46,14 @@ def surroundings(language: Language, profile: LanguageProfile | None) -> Surroun
         profile: Of these engines.
     """
     if profile is None:
-        return Surroundings(language, None, None, None, None, None, 0.0, 0.0, "costs as the language file states them")
+        return Surroundings(language, None, None, None, None, 0.0, 0.0, "costs as the language file states them")
     names = list(language.engines)
     seats = max(engine.seats for engine in language.engines.values())
-    steps = np.zeros((len(names), loop.STEP_COSTS))
     shape = np.ones((len(names), seats + 1))
     noise = np.zeros((len(names), NOISE_POINTS))
     beside = np.zeros((len(names), len(names)))
     for index, name in enumerate(names):
         times = profile.engines[name]
-        steps[index] = [
-            times.truth.step_ms * 1e6,
-            times.truth.token_us * 1e3,
-            times.truth.row_us * 1e3,
-            times.truth.attend_ns,
-            times.truth.prompt_attend_ns,
-        ]
         shape[index] = np.interp(np.arange(seats + 1), SHAPE_ROWS, times.shape)
         if times.noise:
             noise[index] = times.noise
@@ -79,7 +70,6 @@ def surroundings(language: Language, profile: LanguageProfile | None) -> Surroun
     return Surroundings(
         with_links(language, profile),
         costs_of(profile),
-        steps,
         shape,
         noise,
         beside,
@@ -127,7 +117,7 @@ def fit_context(trace: pl.DataFrame, context: int, scale: float = 1.0) -> Fitted
 
 
 def fault_rows(faults: Sequence[Fault], language: Language) -> NDArray[np.int64]:
-    """Lower faults to rows of `language_loop`, in time order.
+    """Lower faults to rows of `language_layout`, in time order.
 
     Raises:
         InputError: A kind that engines of language models do not have here.
@@ -135,20 +125,23 @@ def fault_rows(faults: Sequence[Fault], language: Language) -> NDArray[np.int64]
     names = list(language.engines)
     rows: list[tuple[int, int, int, int]] = []
     for fault in faults:
-        if fault.kind in ("hang", "wrong"):
+        if fault.kind == "wrong":
             raise InputError(
-                f"fault at {fault.at_s:g} s: kind '{fault.kind}' is not simulated for language models; "
-                "slow, down and crash are."
+                f"fault at {fault.at_s:g} s: kind 'wrong' is not simulated for language models: no two answers are "
+                "alike, so nothing would notice it. slow, hang, down and crash are."
             )
         begins, ends = round(fault.at_s * _NS_PER_S), round((fault.at_s + fault.for_s) * _NS_PER_S)
         engine = names.index(fault.engine)
         if fault.kind == "slow":
-            rows.append((begins, engine, loop.FAULT_SLOW, round((fault.factor or 1.0) * c.PPM)))
-            rows.append((ends, engine, loop.FAULT_SLOW, c.PPM))
+            rows.append((begins, engine, layout.FAULT_SLOW, round((fault.factor or 1.0) * c.PPM)))
+            rows.append((ends, engine, layout.FAULT_SLOW, c.PPM))
+        elif fault.kind == "hang":
+            rows.append((begins, engine, layout.FAULT_HANG, 0))
+            rows.append((ends, engine, layout.FAULT_MOVE, 0))
         else:
-            rows.append((begins, engine, loop.FAULT_DOWN, 0))
-            rows.append((ends, engine, loop.FAULT_UP, 0))
-    return np.array(sorted(rows), np.int64).reshape(-1, loop.FAULT_COLUMNS)
+            rows.append((begins, engine, layout.FAULT_DOWN, 0))
+            rows.append((ends, engine, layout.FAULT_UP, 0))
+    return np.array(sorted(rows), np.int64).reshape(-1, layout.FAULT_COLUMNS)
 
 
 def prefix_capacity(language: Language, tokens: int | None) -> Mapping[str, int]:

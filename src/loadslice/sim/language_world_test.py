@@ -5,8 +5,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from loadslice.sim import language_loop as loop
-from loadslice.sim.language import run_language, summarise
+from loadslice.sim import language_layout as layout
+from loadslice.sim.language import LanguageRun, run_language, summarise
 from loadslice.sim.language_compare import compare, intervals
 from loadslice.sim.language_test import COST, fleet, prompts
 from loadslice.sim.language_world import fault_rows, fit_context, prefix_capacity, surroundings
@@ -20,8 +20,8 @@ from loadslice.spec.language_profile import (
     HandoverTime,
     LanguageProfile,
     ServingTime,
-    truth_of,
 )
+from loadslice.spec.outcome import Outcome
 
 
 def times(**changes: object) -> EngineTimes:
@@ -31,7 +31,6 @@ def times(**changes: object) -> EngineTimes:
         source="made up",
         threads=1,
         cost=COST,
-        truth=truth_of(COST),
         shape=[1.0] * len(SHAPE_ROWS),
         noise=[],
         fit_error_p50=None,
@@ -73,7 +72,7 @@ ONE = prompts((0, 100, 4))
 
 def test_a_profile_stands_before_the_costs_of_the_file_and_the_way_to_the_server_is_added() -> None:
     assert first_ms(ONE, profile()) == pytest.approx(110)
-    slow = times(truth=truth_of(msgspec.structs.replace(COST, step_ms=30)))
+    slow = times(cost=msgspec.structs.replace(COST, step_ms=30))
     assert first_ms(ONE, profile(engines={"prefill": slow, "decode": times()})) == pytest.approx(130)
     served = ServingTime(request_ms=7, seconds=1, requests=1)
     assert first_ms(ONE, profile(serving=served)) == pytest.approx(117)
@@ -94,6 +93,34 @@ def test_company_slows_those_who_have_it() -> None:
     assert beside == pytest.approx(alone + 0.5 * 410, abs=15)
 
 
+def test_a_step_is_slowed_only_while_its_neighbour_computes() -> None:
+    # A prompt of 1010 ms beside an answer that ends after 300 ms of it, at half its pace until then.
+    trace = prompts((0, 10, 2), (0.5, 1000, 2))
+    company = profile(beside={"prefill": {"decode": 1.0}})
+    kept = fault_rows([Fault(at_s=0.0, for_s=10, engine="decode", kind="slow", factor=78.0)], fleet())
+    around = surroundings(fleet("always-remote"), company)
+    run = run_language(trace, around.language, around.costs, shape=around.shape, beside=around.beside, faults=kept)
+    decoded_ms = run.record.answers[0, layout.A_END_NS] / 1e6
+    first_ms = run.record.answers[1, layout.A_FIRST_NS] / 1e6
+    assert 700 < decoded_ms < 1000
+    # Of the time until the neighbour ends, half is lost.
+    assert first_ms == pytest.approx(500 + 1010 + (decoded_ms - 500) / 2, abs=0.01)
+
+
+def test_an_engine_that_stands_still_is_given_up_or_moves_again_with_the_step_that_it_had() -> None:
+    def run_for(for_s: float) -> LanguageRun:
+        faults = fault_rows([Fault(at_s=0.05, for_s=for_s, engine="decode", kind="hang")], fleet(links=False))
+        return run_language(prompts((0, 90, 10), (9.2, 90, 10)), fleet(links=False), faults=faults)
+
+    # A prompt of 100 ms, half of it computed when the engine stops, and nine tokens of 11 ms.
+    moved = run_for(2).record.answers
+    assert moved[:, layout.A_END_NS] / 1e6 == pytest.approx([100 + 9 * 11 + 2000, 9200 + 100 + 9 * 11], abs=0.1)
+    # Given up after five seconds, with nobody else to go to; back when it moves again.
+    lost = run_for(9).record.answers
+    assert lost[:, layout.A_OUTCOME].tolist() == [Outcome.FAILED, Outcome.COMPLETED]
+    assert lost[:, layout.A_END_NS] / 1e6 == pytest.approx([5000, 9200 + 100 + 9 * 11], abs=0.1)
+
+
 def summarise_whole(trace: pl.DataFrame, known: LanguageProfile) -> float:
     (result,) = compare(trace, surroundings(fleet(), known), ["always-remote"], seed=0, replicas=1)
     assert result.simulation.first_token_ms.p99 is not None
@@ -104,7 +131,7 @@ def test_an_import_waits_for_the_step_that_runs_and_holds_up_the_next() -> None:
     # Prompts of 100 tokens take 110 ms, the hand-over's halves 1.5 ms each, and another sequence decodes meanwhile.
     trace = prompts((0, 10, 60), (0.2, 100, 3))
     run = run_language(trace, fleet())
-    first, end = run.record.answers[1, [loop.A_FIRST_NS, loop.A_END_NS]] / 1e6
+    first, end = run.record.answers[1, [layout.A_FIRST_NS, layout.A_END_NS]] / 1e6
     assert first == pytest.approx(310)
     # Up to one step of 11 ms until its KV is read, one that has begun by then, and its own two of 12 ms.
     assert 2 * 12 + 3 < end - first < 2 * 12 + 3 + 2 * 11
@@ -133,10 +160,10 @@ def test_faults_are_lowered_in_time_order_and_unknown_kinds_refused() -> None:
         ],
         fleet(),
     )
-    assert rows[:, loop.X_AT_NS].tolist() == [1e9, 2e9, 3e9, 5e9]
-    assert rows[:, loop.X_KIND].tolist() == [loop.FAULT_DOWN, loop.FAULT_SLOW, loop.FAULT_UP, loop.FAULT_SLOW]
-    with pytest.raises(InputError, match="hang"):
-        fault_rows([Fault(at_s=2, for_s=3, engine="decode", kind="hang")], fleet())
+    assert rows[:, layout.X_AT_NS].tolist() == [1e9, 2e9, 3e9, 5e9]
+    assert rows[:, layout.X_KIND].tolist() == [layout.FAULT_DOWN, layout.FAULT_SLOW, layout.FAULT_UP, layout.FAULT_SLOW]
+    with pytest.raises(InputError, match="wrong"):
+        fault_rows([Fault(at_s=2, for_s=3, engine="decode", kind="wrong")], fleet())
 
 
 def test_routers_meet_the_same_luck_and_runs_with_the_same_seed_are_the_same() -> None:

@@ -9,7 +9,7 @@ from loadslice.spec.files import Stamp, decode_json
 from loadslice.spec.latency import Drift
 from loadslice.spec.report import Interval
 
-SCHEMA = "fidelity/1"
+SCHEMA = "fidelity/2"
 
 FIGURES = {"p50": "ms", "p95": "ms", "p99": "ms", "throughput": "requests/s", "error rate": "share"}
 """What is compared, and its unit."""
@@ -23,18 +23,18 @@ class FigureFidelity(msgspec.Struct, frozen=True, kw_only=True):
 
     figure: str
     unit: str
-    predicted: float | None
-    """Mean over the simulator's replicas at the machine's typical speed."""
-    predicted_95: Interval | None
-    """Where one more run falls 95 times in 100, by the replicas, whole runs that differ among them."""
+    predicted: list[float | None]
+    """For each repeat: mean over the simulator's replicas at the speed that its rehearsal found."""
+    predicted_95: list[Interval | None]
+    """Where that repeat falls 95 times in 100, by replicas whose machine differs as its runs do."""
     measured: list[float | None]
     """Of each repeat."""
     error: float | None
-    """Predicted against the mean of the repeats: percent of it, of the error rate points."""
+    """Predicted less measured, mean over the repeats: percent of what was measured, of the error rate points."""
     noise: float | None
     """Standard deviation of the repeats among themselves, in the unit of ``error``; null for a single repeat."""
     covered: int
-    """Repeats that lie in ``predicted_95``."""
+    """Repeats that lie in their ``predicted_95``."""
 
 
 class StretchFidelity(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class StageFidelity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanFidelity(msgspec.Struct, frozen=True, kw_only=True):
-    """One pipeline, predicted once and then served several times."""
+    """One pipeline, predicted and served several times."""
 
     name: str
     title: str

@@ -34,7 +34,9 @@ class LanguageFleet(msgspec.Struct, frozen=True, kw_only=True):
     decode: int
     """Engines that decode; they compute prompts too when the router says so."""
     threads: int
-    """Of all engines: what the fleet costs."""
+    """Of all engines: what the fleet costs where no prices are given."""
+    per_hour: float | None
+    """Rent of all engines; null: no prices are given."""
     seats: int
     """Of each engine that decodes."""
     chunk: int | None
@@ -69,12 +71,17 @@ class LanguagePlan(msgspec.Struct, frozen=True, kw_only=True):
     stretches: int
     fleets: list[LanguageFleet]
     """Every one that was simulated, of the least threads first."""
+    currency: str | None
+    """Of the prices; null: none are given."""
     recommended: str | None
-    """The fleet of the least threads whose limits hold on every stretch; of several, the one with the most capacity."""
+    """The cheapest fleet whose limits hold on every stretch, by rent or else by threads; of several, the one with the
+    most capacity."""
     verdict: Verdict
-    """Between the best of both structures at the threads of the recommended fleet, or of the largest that was tried."""
+    """Between the best of both structures: by capacity for the rent, or else by capacity at the threads of the
+    recommended fleet, or of the largest that was tried."""
     advantage: Estimate | None
-    """Capacity of the best split fleet over the best shared one, less 1; stretch by stretch. Null: no such two."""
+    """Of the best split fleet over the best shared one, in parts of the larger; stretch by stretch. Null: no such
+    two."""
     why: str
     basis: str
     warnings: list[str]

@@ -35,18 +35,6 @@ class StepTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     n: int
 
 
-class FullCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What steps take, with two prices of attention: many tokens of a prompt read what came before at once."""
-
-    step_ms: float
-    token_us: float
-    row_us: float
-    attend_ns: float
-    """Per sequence that decodes and token before it."""
-    prompt_attend_ns: float
-    """Per token of a prompt and token before it."""
-
-
 class EngineTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One engine."""
 
@@ -57,14 +45,12 @@ class EngineTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     threads: int
     cost: StepCost
     """Fitted to `steps`, relative errors counted; what the router is told."""
-    truth: FullCost
-    """The same with two prices of attention; what is simulated."""
     shape: list[float]
-    """At `SHAPE_ROWS`: what steps with so many decoding sequences take, in parts of what `truth` says."""
+    """At `SHAPE_ROWS`: what steps with so many decoding sequences take, in parts of what `cost` says."""
     noise: list[float]
-    """Quantiles of single steps, in parts of what truth and shape say; empty: only `cost.relative_sd` is known."""
+    """Quantiles of single steps, in parts of what cost and shape say; empty: only `cost.relative_sd` is known."""
     fit_error_p50: float | None
-    """Median of |median of a kind of step / what truth and shape say - 1|."""
+    """Median of |median of a kind of step / what cost and shape say - 1|."""
     fit_error_max: float | None
     adopt_us_per_token: float | None
     """To begin a sequence with a cached prefix."""
@@ -134,24 +120,11 @@ def load_profile(path: Path, language: Language) -> LanguageProfile:
             raise InputError(f"{path}: engines.{name}.shape: {len(SHAPE_ROWS)} numbers from 0.01 to 100 are expected.")
         if len(times.noise) not in (0, NOISE_POINTS) or not all(0 < part < 1e6 for part in times.noise):
             raise InputError(f"{path}: engines.{name}.noise: {NOISE_POINTS} numbers above 0 are expected, or none.")
-        for key in ("step_ms", "token_us", "row_us", "attend_ns", "relative_sd"):
-            if not 0 <= getattr(times.cost, key) <= 10**7:
-                raise InputError(f"{path}: engines.{name}.cost.{key}: {getattr(times.cost, key)} is no cost.")
-        for key in FullCost.__struct_fields__:
-            if not 0 <= getattr(times.truth, key) <= 10**7:
-                raise InputError(f"{path}: engines.{name}.truth.{key}: {getattr(times.truth, key)} is no cost.")
+        for key in StepCost.__struct_fields__:
+            value = getattr(times.cost, key)
+            if value is not None and not 0 <= value <= 10**7:
+                raise InputError(f"{path}: engines.{name}.cost.{key}: {value} is no cost.")
     return profile
-
-
-def truth_of(cost: StepCost) -> FullCost:
-    """A stated cost, with one price of attention."""
-    return FullCost(
-        step_ms=cost.step_ms,
-        token_us=cost.token_us,
-        row_us=cost.row_us,
-        attend_ns=cost.attend_ns,
-        prompt_attend_ns=cost.attend_ns,
-    )
 
 
 def costs_of(profile: LanguageProfile) -> dict[str, StepCost]:

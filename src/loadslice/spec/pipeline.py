@@ -4,8 +4,7 @@ Rules of this file: an unknown key is refused with its path; a name that points 
 exist; what is not implemented is not a key. `load` returns a pipeline that the lowering can trust.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +12,7 @@ import msgspec
 
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import decode_yaml
+from loadslice.spec.pipeline_stage import check_engine, check_stage, known, within
 
 ClassName = Literal["critical_plus", "critical", "sheddable_plus", "sheddable"]
 CLASSES: tuple[ClassName, ...] = ("critical_plus", "critical", "sheddable_plus", "sheddable")
@@ -20,9 +20,6 @@ CLASSES: tuple[ClassName, ...] = ("critical_plus", "critical", "sheddable_plus",
 
 PRECISIONS = ("int4", "int8", "bf16", "fp16", "fp32")
 """Lowest first: a request's floor admits this precision and everything after it."""
-
-PADS_MAX = 8
-"""Row counts that one engine may be built for at one stage."""
 
 TENANTS_MAX = 1000
 
@@ -328,28 +325,27 @@ def check(pipeline: Pipeline, path: str) -> Pipeline:
         raise InputError(f"{path}: max_requests: {pipeline.max_requests} is not between 1 and 1000000.")
     deadlines = {"deadline_ms": pipeline.deadline_ms}
     deadlines |= {f"classes.{name}.deadline_ms": limits.deadline_ms for name, limits in pipeline.classes.items()}
-    _within(f"{path}: ", deadlines, 0.001, DEADLINE_MS_MAX)
+    within(f"{path}: ", deadlines, 0.001, DEADLINE_MS_MAX)
     _check_guarantees(pipeline, path)
     for priority, limits in pipeline.classes.items():
         if limits.offline and limits.floor > 0:
             raise InputError(f"{path}: classes.{priority}: an offline class takes what is left; it can have no floor.")
     floors = {f"classes.{name}.floor": limits.floor for name, limits in pipeline.classes.items()}
-    _within(f"{path}: ", floors, 0, 1)
+    within(f"{path}: ", floors, 0, 1)
     if sum(floors.values()) > 1:
         raise InputError(f"{path}: classes: floors add up to {sum(floors.values())}, more than everything.")
     retry = pipeline.retry
-    _within(f"{path}: ", {"retry.budget": retry.budget}, 0, 1)
-    _within(f"{path}: ", {"retry.attempts": retry.attempts}, 1, 10)
-    _within(f"{path}: ", {"retry.per_s": retry.per_s, "retry.reserve": retry.reserve}, 0, 1_000_000)
+    within(f"{path}: ", {"retry.budget": retry.budget}, 0, 1)
+    within(f"{path}: ", {"retry.attempts": retry.attempts}, 1, 10)
+    within(f"{path}: ", {"retry.per_s": retry.per_s, "retry.reserve": retry.reserve}, 0, 1_000_000)
     for name, engine in pipeline.engines.items():
-        _check_engine(engine, f"{path}: engines.{name}")
+        check_engine(engine, f"{path}: engines.{name}")
     names = [stage.name for stage in pipeline.stages]
     for index, stage in enumerate(pipeline.stages):
         place = f"{path}: stages[{index}]"
         if names.index(stage.name) != index:
             raise InputError(f"{place}.name: '{stage.name}' is already stage {names.index(stage.name)}.")
-        _check_stage(stage, pipeline.engines, place)
-        _check_shared(stage, pipeline, place)
+        check_stage(stage, pipeline, place)
     return msgspec.structs.replace(pipeline, stages=_in_order(pipeline.stages, path))
 
 
@@ -367,7 +363,7 @@ def _with_splits(pipeline: Pipeline, path: str) -> Pipeline:
                 continue
             place = f"{path}: stages[{index}].engines"
             for name in split.on:
-                _known(place, "on", name, list(pipeline.engines))
+                known(place, "on", name, list(pipeline.engines))
                 if name in used:
                     raise InputError(f"{place}: '{name}' shares this stage and serves another alone; it can do one.")
                 engines.pop(name, None)
@@ -398,7 +394,7 @@ LEAST_SHARE = 0.01
 
 def _check_guarantees(pipeline: Pipeline, path: str) -> None:
     shares = {f"tenants.{name}.share": tenant.share for name, tenant in pipeline.tenants.items()}
-    _within(f"{path}: ", shares, 0.0001, 1)
+    within(f"{path}: ", shares, 0.0001, 1)
     for name in pipeline.tenants:
         if not 1 <= len(name) <= TENANT_LENGTH_MAX or not name.isprintable() or name == OTHER_TENANTS:
             raise InputError(
@@ -422,150 +418,10 @@ def _check_guarantees(pipeline: Pipeline, path: str) -> None:
         if guaranteed > 1 + 1e-9:
             raise InputError(f"{path}: stages: shares of '{engine}' add up to {guaranteed:g}, more than everything.")
     steps = pipeline.rollout.steps
-    _within(f"{path}: ", {f"rollout.steps[{number}]": step for number, step in enumerate(steps)}, 0, 1)
+    within(f"{path}: ", {f"rollout.steps[{number}]": step for number, step in enumerate(steps)}, 0, 1)
     if sorted(set(steps)) != steps:
         raise InputError(f"{path}: rollout.steps: {steps} must rise from step to step.")
-    _within(f"{path}: ", {"rollout.at": pipeline.rollout.at}, 0, len(steps))
-
-
-def _check_shared(stage: Stage, pipeline: Pipeline, place: str) -> None:
-    """Shares, memory, canary and prices of one stage."""
-    for name, share in stage.share.items():
-        _known(place, f"share.{name}", name, stage.engine_names)
-        _within(f"{place}.", {f"share.{name}": share}, 0.0001, 1)
-    _within(f"{place}.", {"memory_mb": stage.memory_mb, "load_ms": stage.load_ms}, 0, 10_000_000)
-    if stage.degraded is not None and not re.fullmatch(r"[^:]+:[^:]+", stage.degraded):
-        raise InputError(f"{place}.degraded: '{stage.degraded}' is not module:function.")
-    if stage.canary is not None:
-        given = [key for key in ("python", "model", "variant") if getattr(stage.canary, key) is not None]
-        if len(given) != 1 or (given == ["python"]) != (stage.python is not None):
-            raise InputError(f"{place}.canary: give one of python, model or variant, of the stage's own kind.")
-    for name in stage.engine_names:
-        engine = pipeline.engines[name]
-        if engine.memory_mb is not None:
-            if stage.memory_mb is None or stage.load_ms is None:
-                raise InputError(f"{place}: engine '{name}' has memory_mb; give the stage memory_mb and load_ms too.")
-            if stage.memory_mb > engine.memory_mb:
-                raise InputError(
-                    f"{place}.memory_mb: {stage.memory_mb:g} does not fit engine '{name}' ({engine.memory_mb:g})."
-                )
-        price = engine.active_w if pipeline.cheapest == "energy" else engine.cost_per_hour
-        if stage.prefer == "cheapest" and price is None:
-            key = "active_w" if pipeline.cheapest == "energy" else "cost_per_hour"
-            raise InputError(f"{place}.prefer: 'cheapest' by {pipeline.cheapest} needs engines.{name}.{key}.")
-    for name, batch in stage.batch.items():
-        pads = batch.pad_to
-        if pads and (sorted(set(pads)) != pads or pads[0] < 1 or pads[-1] != batch.size or len(pads) > PADS_MAX):
-            raise InputError(
-                f"{place}.batch.{name}.pad_to: {pads} must rise, end at the size ({batch.size}) "
-                f"and name at most {PADS_MAX}."
-            )
-
-
-def _within(place: str, values: Mapping[str, float | None], low: float, high: float) -> None:
-    """Refuse the first number outside ``low .. high``; NaN is outside everything."""
-    for key, value in values.items():
-        if value is not None and not low <= value <= high:
-            raise InputError(f"{place}{key}: {value:g} is not between {low:g} and {high:g}.")
-
-
-def _check_engine(engine: Engine, place: str) -> None:
-    queue = engine.queue
-    _within(f"{place}.", {"threads": engine.threads}, 1, 4096)
-    _within(f"{place}.", {"max_inflight": engine.max_inflight}, 1, 256)
-    _within(f"{place}.", {"queue.limit": queue.limit, "queue.overflow_at": queue.overflow_at}, 0, 1_000_000)
-    _within(f"{place}.", {"queue.wait_limit_ms": queue.wait_limit_ms}, 0, 86_400_000)
-    _within(f"{place}.", {"active_w": engine.active_w, "idle_w": engine.idle_w}, 0, 1_000_000)
-    _within(f"{place}.", {"cost_per_hour": engine.cost_per_hour, "memory_mb": engine.memory_mb}, 0, 1_000_000_000)
-    _within(f"{place}.", {"memory_limit_mb": engine.memory_limit_mb}, 64, 1_000_000_000)
-    _within(f"{place}.", {"hand_over_mb": engine.hand_over_mb}, 1, 65_536)
-
-
-def _check_stage(stage: Stage, engines: dict[str, Engine], place: str) -> None:
-    kinds = [key for key in ("python", "model", "variant") if getattr(stage, key) is not None]
-    if not stage.name or any(character in stage.name for character in "/\\ \t\n"):
-        raise InputError(f"{place}.name: '{stage.name}' must be one word without slashes.")
-    if len(kinds) == 0 or ("python" in kinds and len(kinds) > 1):
-        raise InputError(f"{place}: give one of python, model or variant (a model may name its variant too).")
-    if (stage.from_ is not None or stage.to is not None) and (stage.model is None or stage.canary is not None):
-        raise InputError(f"{place}: from and to name a part of a model; give `model` too, and no canary.")
-    _check_engine_names(stage, engines, place)
-    _check_rules(stage, place)
-    _check_numbers(stage, place)
-
-
-def _known(place: str, key: str, name: str, among: list[str]) -> None:
-    if name not in among:
-        raise InputError(f"{place}.{key}: '{name}' is not an engine here ({', '.join(among)}).")
-
-
-def _check_engine_names(stage: Stage, engines: dict[str, Engine], place: str) -> None:
-    if stage.engine is not None and stage.engines is not None:
-        raise InputError(f"{place}: give engine or engines, not both.")
-    if not stage.engine_names:
-        raise InputError(f"{place}.engines: at least one of {', '.join(engines)}.")
-    for name in stage.engine_names:
-        _known(place, "engines", name, list(engines))
-    if len(set(stage.engine_names)) != len(stage.engine_names):
-        raise InputError(f"{place}.engines: an engine is named twice.")
-    for key, names in (("accept", stage.accept), ("batch", stage.batch)):
-        for name in names:
-            _known(place, f"{key}.{name}", name, stage.engine_names)
-    if stage.failover is not None:
-        _known(place, "failover.to", stage.failover.to, stage.engine_names)
-        if stage.failover.to == stage.engine_names[0]:
-            raise InputError(f"{place}.failover.to: '{stage.failover.to}' is the preferred engine itself, a cycle.")
-
-
-def _check_rules(stage: Stage, place: str) -> None:
-    if bool(stage.rules) != (stage.prefer == "rules"):
-        raise InputError(f"{place}.prefer: 'rules' and a list of rules go together.")
-    for number, rule in enumerate(stage.rules):
-        _known(place, f"rules[{number}].to", rule.to, stage.engine_names)
-        for key, text in (("items", rule.when.items), ("tokens_in", rule.when.tokens_in)):
-            if text is not None:
-                bounds(text, f"{place}.rules[{number}].when.{key}")
-        if rule.when.bucket is not None and not 0 <= rule.when.bucket <= len(stage.buckets):
-            raise InputError(f"{place}.rules[{number}].when.bucket: {rule.when.bucket} is not a bucket of this stage.")
-
-
-def _check_numbers(stage: Stage, place: str) -> None:
-    for name, batch in stage.batch.items():
-        if not 1 <= batch.size <= 65_536 or not 0 <= batch.window_ms <= 60_000:
-            raise InputError(
-                f"{place}.batch.{name}: size 1 to 65536 and window_ms 0 to 60000, not {batch.size}, {batch.window_ms}."
-            )
-    _within(f"{place}.", {"timeout_ms": stage.timeout_ms}, 0.001, 86_400_000)
-    if stage.failover is not None:
-        _within(f"{place}.", {"failover.share": stage.failover.share}, 0, 1)
-    if (breaker := stage.breaker) is not None:
-        rates = {"breaker.failure_rate": breaker.failure_rate, "breaker.slow_rate": breaker.slow_rate}
-        _within(f"{place}.", rates, 1e-6, 1)
-        counts = {"breaker.window": breaker.window, "breaker.permits": breaker.permits}
-        _within(f"{place}.", counts, 1, 10_000)
-        _within(f"{place}.", {"breaker.min_calls": breaker.min_calls}, 1, breaker.window)
-        spans = {"open_ms": breaker.open_ms, "half_open_ms": breaker.half_open_ms, "slow_ms": breaker.slow_ms}
-        _within(f"{place}.", {f"breaker.{key}": value for key, value in spans.items()}, 0.001, 86_400_000)
-        _within(f"{place}.", {"breaker.open_ms_max": breaker.open_ms_max}, breaker.open_ms, 86_400_000)
-        windows = [batch.window_ms for batch in stage.batch.values()]
-        # A probe that waits for company past the end of half-open would never be recorded.
-        _within(f"{place}.", {"breaker.half_open_ms": breaker.half_open_ms}, max([0.001, *windows]), 86_400_000)
-    for number, bucket in enumerate(stage.buckets):
-        if not bucket or any(side < 1 for side in bucket) or len(bucket) != len(stage.buckets[0]):
-            raise InputError(
-                f"{place}.buckets[{number}]: {bucket} is not a shape like the others "
-                "(no row dimension, sides of at least 1)."
-            )
-    for name, accept in stage.accept.items():
-        _within(f"{place}.", {f"accept.{name}.max_items": accept.max_items}, 1, 1_000_000)
-        if accept.shape is None:
-            continue
-        if len(accept.shape) < 2 or any(side < 1 for side in accept.shape):
-            raise InputError(f"{place}.accept.{name}.shape: {accept.shape} is not a static shape, rows first.")
-        if stage.buckets and len(accept.shape) != len(stage.buckets[0]) + 1:
-            raise InputError(f"{place}.accept.{name}.shape: {accept.shape} has another rank than the stage's buckets.")
-        if not stage.buckets:
-            raise InputError(f"{place}.accept.{name}.shape: give the stage `buckets` too: [{accept.shape[1:]}].")
+    within(f"{path}: ", {"rollout.at": pipeline.rollout.at}, 0, len(steps))
 
 
 def _in_order(stages: list[Stage], path: str) -> list[Stage]:
@@ -589,27 +445,3 @@ def _in_order(stages: list[Stage], path: str) -> list[Stage]:
             f"{path}: stages {', '.join(left)}: `after` makes a cycle or a fork; stages must form one chain."
         )
     return ordered
-
-
-def bounds(text: str, place: str) -> tuple[int, int]:
-    """Inclusive integer bounds of a predicate such as ``'>8'``.
-
-    Raises:
-        InputError: Not a comparison with a whole number.
-    """
-    top = 2**62
-    for sign, low, high in (
-        (">=", 0, None),
-        ("<=", None, 0),
-        (">", 1, None),
-        ("<", None, -1),
-        ("=", 0, 0),
-        ("", 0, 0),
-    ):
-        if text.startswith(sign):
-            digits = text.removeprefix(sign).strip()
-            if not digits.isdigit():
-                break
-            value = int(digits)
-            return (0 if low is None else value + low, top if high is None else value + high)
-    raise InputError(f"{place}: '{text}' is not like '>8', '>=8', '<8', '<=8' or '8'.")

@@ -4,6 +4,7 @@ import pytest
 
 from loadslice.spec import pipeline
 from loadslice.spec.errors import InputError
+from loadslice.spec.predicate import bounds
 
 GOOD = """
 version: 1
@@ -70,4 +71,4 @@ def test_a_fault_is_one_line_that_names_it(tmp_path: Path, old: str, new: str, s
     [(">8", (9, 2**62)), (">=8", (8, 2**62)), ("<8", (0, 7)), ("<=8", (0, 8)), ("8", (8, 8))],
 )
 def test_predicates_become_inclusive_bounds(text: str, expected: tuple[int, int]) -> None:
-    assert pipeline.bounds(text, "x") == expected
+    assert bounds(text, "x") == expected

@@ -25,6 +25,8 @@ class Route(IntEnum):
     """Remote: first token expected sooner there, delay of the sequences that decode counted."""
     FALLBACK = 10
     """Computed again at the decoding engine: a hand-over failed, or the sequence was preempted or lost its engine."""
+    SPARING = 11
+    """Remote: local would be faster, but as many tokens as may have come late at the decoding engine for prompts."""
 
 
 ROUTES = tuple(route.name.lower() for route in Route)

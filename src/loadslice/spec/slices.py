@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from loadslice.spec.coverage import CoverageBasis
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import Stamp, decode_json
 
@@ -62,6 +63,28 @@ class DeviceBasis(msgspec.Struct, frozen=True, kw_only=True):
     basis: TimesBasis
     source: str
     link: Link
+
+
+class Fallback(msgspec.Struct, frozen=True, kw_only=True):
+    """Operators of one type that a device does not run."""
+
+    op: str
+    count: int
+    ms: float
+    """Of all of them on the fastest device that runs each, copies not included."""
+    reason: str
+
+
+class DeviceCoverage(msgspec.Struct, frozen=True, kw_only=True):
+    """Who says what a device runs, and what that leaves to the others."""
+
+    basis: CoverageBasis
+    source: str
+    fallback_ops: int
+    fallback_ms: float
+    """Sum of ``fallbacks``; the copies it causes are in each assignment's own figures."""
+    fallbacks: list[Fallback]
+    """Longest first."""
 
 
 class DeviceLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +146,24 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str | None = None
 
 
+class BankPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to divide an operator, measured here; medians over rounds in which all ways took turns."""
+
+    first_units: int
+    """On the first engine; 0 or all: it runs whole on one of them."""
+    first_ms: float | None
+    """Its part alone; ``None``: it has none."""
+    second_ms: float | None
+    together_ms: float
+    """Both parts at the same time, divided, waited for and joined; of a whole, its time alone."""
+    slower_by: float
+    """The slower part while both run, over the slower one alone: what they take from each other."""
+    sync_ms: float
+    """Of ``together_ms``, starting the second part and waiting beyond the slower one."""
+    join_ms: float
+    """Of ``together_ms``, copying both parts into one tensor."""
+
+
 class BankSplit(msgspec.Struct, frozen=True, kw_only=True):
     """One operator shared by two devices (dual bank), each computing a part of its output."""
 
@@ -139,6 +180,10 @@ class BankSplit(msgspec.Struct, frozen=True, kw_only=True):
     """max(first part, second part) + synchronisation + merge."""
     alone_ms: float
     """On the faster of the two devices."""
+    basis: Literal["measured", "modelled"] = "modelled"
+    """Of the two times. ``modelled``: a part takes the whole's time in proportion to its tiles."""
+    curve: list[BankPoint] = []
+    """By units of the first engine, where it was measured."""
 
 
 class StitchCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +208,8 @@ class SlicePlan(msgspec.Struct, frozen=True, kw_only=True):
     objective: Objective
     devices: dict[str, DeviceBasis]
     """Where operator times and links come from."""
+    coverage: dict[str, DeviceCoverage] = {}
+    """Of devices that an operator table or a compiler speaks for; any other is taken to run everything."""
     ops: int
     """Operators that are placed; what a runtime folds at load is not."""
     legal_cuts: int

@@ -29,6 +29,9 @@ from loadslice.variants.recorded import CALIBRATION_MAX, Recorded
 RANDOM_SEEDS = (0, 1, 2)
 """Random calibration sets that coverage is compared with; three show how far chance alone goes."""
 
+SMALLER_SETS = (4, 16)
+"""Sizes tried beside the full one: more inputs widen MinMax's ranges, and were a little worse on a text recogniser."""
+
 PRODUCT_SHARE_MIN = 0.5
 """Convolutions have no 4-bit kernels on processors: a model whose weights are theirs stays as it is."""
 
@@ -51,8 +54,8 @@ def static_scheme(operators: Sequence[str] = HEAVY, calibrator: str = "minmax") 
 def calibration(bench: Workbench, sizes: int = CALIBRATION_MAX) -> tuple[Recorded, Any, Calibration]:
     """Choose a calibration set by what comes of it.
 
-    Coverage and three random draws are each calibrated on, the same INT8 model is built from each and run on held-out
-    inputs; the best is used.
+    Coverage and random draws, of a few sizes, are each calibrated on, the same INT8 model is built from each and run on
+    held-out inputs; the best is used.
 
     Returns:
         The set, the ranges taken from it, and the record of the choice.
@@ -61,10 +64,7 @@ def calibration(bench: Workbench, sizes: int = CALIBRATION_MAX) -> tuple[Recorde
     source = bench.source_outputs[: len(judged)]
     judge = Judge("sqnr_db", source, judged)
     found: list[tuple[float, CalibrationTrial, Recorded, Any]] = []
-    choices: list[tuple[str, int | None, list[int]]] = [("coverage", None, coverage.by_coverage(bench.pool, sizes))]
-    if len(bench.pool) > sizes:
-        choices += [("random", seed, coverage.at_random(bench.pool, sizes, seed)) for seed in RANDOM_SEEDS]
-    for method, seed, indices in choices:
+    for method, seed, indices in _calibration_sets(bench.pool, sizes):
         chosen = bench.pool.take(indices)
         ranges = ort_tools.calibrate(bench.prepared.path, chosen.feeds)
         path = ort_tools.quantise(bench.prepared.path, ranges, bench.folder / "trial.onnx", only=bench.prepared.heavy)
@@ -83,6 +83,19 @@ def calibration(bench: Workbench, sizes: int = CALIBRATION_MAX) -> tuple[Recorde
         method=best.method, inputs=chosen.names, sha256=chosen.sha256(), trials=trials, finding=_finding(trials)
     )
     return chosen, ranges, record
+
+
+def _calibration_sets(pool: Recorded, most: int) -> list[tuple[str, int | None, list[int]]]:
+    """Method, seed and indices of the sets to try: smaller ones once by each method, three draws of the full size."""
+    found: list[tuple[str, int | None, list[int]]] = []
+    for size in (*SMALLER_SETS, most):
+        if size < most and size >= len(pool):
+            continue
+        found.append(("coverage", None, coverage.by_coverage(pool, size)))
+        if size < len(pool):
+            seeds = RANDOM_SEEDS if size == most else RANDOM_SEEDS[:1]
+            found += [("random", seed, coverage.at_random(pool, size, seed)) for seed in seeds]
+    return found
 
 
 def precise(bench: Workbench, targets: Sequence[str]) -> list[Artefact]:
@@ -224,9 +237,19 @@ def _multiplies(bench: Workbench) -> bool:
 
 
 def _finding(trials: Sequence[CalibrationTrial]) -> str:
-    """Whether coverage beat chance: only when it is better than every random draw."""
-    covered = next(trial for trial in trials if trial.method == "coverage")
-    drawn = [trial.sqnr_db for trial in trials if trial.method == "random" and trial.sqnr_db is not None]
+    """Whether the choice of inputs and their number mattered, in words."""
+    most = max(trial.inputs for trial in trials)
+    return f"{_choice(most, trials)} {_sizes(most, trials)}".strip()
+
+
+def _choice(most: int, trials: Sequence[CalibrationTrial]) -> str:
+    """Whether coverage beat chance: only when it is better than every random draw of as many inputs."""
+    covered = next(trial for trial in trials if trial.method == "coverage" and trial.inputs == most)
+    drawn = [
+        trial.sqnr_db
+        for trial in trials
+        if trial.method == "random" and trial.inputs == most and trial.sqnr_db is not None
+    ]
     if not drawn:
         return "all inputs that may be calibrated on were used: there was nothing to choose."
     if covered.sqnr_db is None:
@@ -236,5 +259,20 @@ def _finding(trials: Sequence[CalibrationTrial]) -> str:
     if covered.sqnr_db > max(drawn):
         return f"coverage beat every random draw: {said}."
     if covered.sqnr_db < min(drawn):
-        return f"every random draw beat coverage: {said}; the best was used."
-    return f"no difference beyond chance: {said}; the best was used."
+        return f"every random draw beat coverage: {said}."
+    return f"no difference beyond chance: {said}."
+
+
+def _sizes(most: int, trials: Sequence[CalibrationTrial]) -> str:
+    """What fewer inputs cost, against how far draws of the full size differ among themselves."""
+    by_size: dict[int, list[float]] = {}
+    for trial in trials:
+        if trial.sqnr_db is not None:
+            by_size.setdefault(trial.inputs, []).append(trial.sqnr_db)
+    if len(by_size) < 2 or most not in by_size:
+        return ""
+    figures = ", ".join(f"{size}: {max(values):.2f}" for size, values in sorted(by_size.items()))
+    lost = max(by_size[most]) - max(max(values) for size, values in by_size.items() if size < most)
+    chance = max(by_size[most]) - min(by_size[most])
+    verdict = "more helped" if lost > chance else "fewer were better" if lost < -chance else "no difference"
+    return f"Best by number of inputs, dB: {figures}; {verdict} beyond chance ({chance:.2f} dB between sets of {most})."

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import psutil
 
 from loadslice.backends.base import TensorInfo, check_feeds
+from loadslice.spec.arrays import read_npz
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import decode_json, reason
 from loadslice.spec.work import StageInputError, Tensor
@@ -171,12 +172,9 @@ def _elements(feeds: Feeds) -> int:
 
 def _read(path: Path, inputs: Sequence[TensorInfo]) -> Feeds:
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            found = dict(arrays)
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise InputError(f"{path}: not an .npz file of arrays.") from error
-    except Exception as error:  # zipfile.BadZipFile and zlib.error have no base of their own
-        raise InputError(f"{path}: damaged, {type(error).__name__}. Record it again.") from error
+        found = read_npz(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not an .npz file of arrays, or damaged ({error}). Record it again.") from error
     # A file may carry more than the model reads, such as the text its tokens came from.
     wanted = {info.name for info in inputs}
     return {name: tensor for name, tensor in found.items() if name in wanted}

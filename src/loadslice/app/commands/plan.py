@@ -37,9 +37,9 @@ def _language_option(name: str, *, help: str, **said: Any) -> Callable[[Decorate
 def _language(as_json: bool, out: Path | None, asked: dict[str, Any], language: dict[str, Any]) -> int:
     from loadslice.app import language_plan
 
-    for name in ("models", "budget", "offers", "prices", "devices", "portrait", "inspections", "squeezes", "address"):
+    for name in ("models", "budget", "offers", "devices", "portrait", "inspections", "squeezes", "address"):
         if asked[name]:
-            option = {"address": "ray"}.get(name, name.removesuffix("s") if name != "prices" else name)
+            option = {"address": "ray"}.get(name, name.removesuffix("s"))
             raise InputError(f"--{option} goes with a pipeline; {asked['pipeline']} is a language file.")
     for name in ("first_token_ms", "between_tokens_ms"):
         if language[name] is None:
@@ -59,6 +59,7 @@ def _language(as_json: bool, out: Path | None, asked: dict[str, Any], language: 
             speed=language["speed"],
             scale_tokens=language["scale_tokens"],
             apart=language["apart"],
+            prices=asked["prices"],
             out=out,
             as_json=as_json,
         )
@@ -85,7 +86,7 @@ def _language(as_json: bool, out: Path | None, asked: dict[str, Any], language: 
 )
 @click.option("--profile", type=_FILE, help="Latency table; without one the pipeline is measured here.")
 @click.option("--offers", type=_FILE, help="Machines and engines that may be bought or rented.")
-@click.option("--prices", type=_FILE, help="What they cost, in one currency, over the years.")
+@click.option("--prices", type=_FILE, help="What they cost, in one currency; of a language file, rents.")
 @click.option("--device", "devices", multiple=True, help="Device of the catalogue to offer, times modelled; repeats.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x640x640", help="Of a modelled input; repeats.")
 @click.option("--portrait", type=_FILE, help="What `portrait` says of the trace, for the decision.")

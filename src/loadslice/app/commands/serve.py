@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 
 from loadslice.app.admin_client import ADMIN_TOKEN
-from loadslice.app.language_serve import refuse_given, serve_language
 from loadslice.app.output import Finite, emit, say
 from loadslice.app.served import Source
 from loadslice.serve import logs
@@ -107,6 +106,9 @@ def command(
     """
     logs.set_up(log_format)
     if is_language_file(pipeline_file):
+        # Here, because a pipeline needs nothing of it, and it brings large libraries.
+        from loadslice.app.language_serve import refuse_given, serve_language
+
         refuse_given(pipeline_file)
         check_exposure(host, has_tokens=tokens is not None, has_tls=False, insecure=insecure)
         if ready_file is not None:

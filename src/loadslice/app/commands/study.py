@@ -9,7 +9,7 @@ import click
 from loadslice.app.output import Finite, emit, guests, json_option, say, seed_option
 
 NEGATIVE = 3
-FULL_S, QUICK_S = (21.0, 23.0), (9.0, 8.0)
+FULL_S, QUICK_S = (13.0, 18.0), (9.0, 8.0)
 """Seconds of profiling for all plans together, and of replay for each."""
 
 

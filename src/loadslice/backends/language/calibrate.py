@@ -27,12 +27,13 @@ class Costs(NamedTuple):
     token_us: float
     row_us: float
     attend_ns: float
+    prompt_attend_ns: float
     relative_sd: float
     export_us_per_token: float
     import_us_per_token: float
 
 
-NOT_MEASURED = Costs(0, 0, 0, 0, 0, 0, 0)
+NOT_MEASURED = Costs(0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def measured_costs(session: LanguageSession, layout: Layout, context: int, *, measure: bool) -> Costs:
@@ -50,33 +51,43 @@ def measured_costs(session: LanguageSession, layout: Layout, context: int, *, me
     _prompt(session, 16, session.vocabulary)
     if not measure:
         return NOT_MEASURED
-    features: list[tuple[float, float, float, float]] = []
+    features: list[tuple[float, float, float, float, float]] = []
     times_ms: list[float] = []
     single: list[tuple[int, float]] = []
 
-    def add(prompt: int, decoding: int, pairs: float, taken_ms: list[float]) -> None:
+    def add(prompt: int, decoding: int, pairs: float, prompt_pairs: float, taken_ms: list[float]) -> None:
         single.extend((len(features), one) for one in taken_ms)
-        features.append((1.0, prompt, decoding, pairs))
+        features.append((1.0, prompt, decoding, pairs, prompt_pairs))
         times_ms.append(float(np.median(taken_ms)))
 
     for tokens in PROMPTS:
         if tokens < context and -(-tokens // session.layout.block) <= session.free_blocks:
-            add(tokens, 0, tokens * tokens / 2, [_prompt(session, tokens, session.vocabulary) for _ in range(REPEATS)])
+            add(
+                tokens,
+                0,
+                0,
+                tokens * tokens / 2,
+                [_prompt(session, tokens, session.vocabulary) for _ in range(REPEATS)],
+            )
     for before in CONTEXTS:
         for rows in DECODING:
             if not session.layout.decodes or rows > (session.layout.sequences or rows):
                 continue
             needed = rows * -(-(before + REPEATS + 1) // session.layout.block)
             if before + REPEATS + 2 < context and needed <= session.free_blocks:
-                add(0, rows, rows * (before + 1), _decode(session, rows, before))
+                add(0, rows, rows * (before + 1), 0, _decode(session, rows, before))
     matrix, taken = np.array(features), np.array(times_ms)
     # Relative errors count, else long prompts alone decide; and no cost is below nothing.
     from_fit = _nonnegative(matrix / taken[:, None], np.ones(len(taken)))
     expected = matrix @ from_fit
     spread = float(np.std([one / expected[index] - 1 for index, one in single]))
     export_us, import_us = _hand_over_us(session, layout)
-    step_ms, token_ms, row_ms, pair_ms = (float(one) for one in from_fit)
-    return Costs(step_ms, token_ms * 1e3, row_ms * 1e3, pair_ms * 1e6, spread, export_us, import_us)
+    step_ms, token_ms, row_ms, pair_ms, prompt_pair_ms = (float(one) for one in from_fit)
+    if not any(rows for _, _, rows, _, _ in features):
+        pair_ms = prompt_pair_ms
+    return Costs(
+        step_ms, token_ms * 1e3, row_ms * 1e3, pair_ms * 1e6, prompt_pair_ms * 1e6, spread, export_us, import_us
+    )
 
 
 def _nonnegative(

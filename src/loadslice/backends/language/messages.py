@@ -149,6 +149,7 @@ class Ready(Message, frozen=True):
     token_us: float
     row_us: float
     attend_ns: float
+    prompt_attend_ns: float
     relative_sd: float
     export_us_per_token: float
     import_us_per_token: float

@@ -5,7 +5,8 @@ import polars as pl
 import pytest
 
 from loadslice.evaluate.checks import serving
-from loadslice.evaluate.layers import abnormal, attribution, correctness, lone, soak
+from loadslice.evaluate.closed_loop import drive
+from loadslice.evaluate.layers import abnormal, aged, attribution, correctness, lone, soak
 from loadslice.evaluate.layers.subject import Subject
 from loadslice.evaluate.slope import Slope
 from loadslice.evaluate.wire import Heard, Letter, StageTime, stage_times
@@ -153,6 +154,39 @@ def test_answers_under_load_that_differ_from_lone_ones_are_counted_by_path() -> 
 )
 def test_a_slope_counts_only_with_its_whole_interval(slope: Slope | None, limit: float, surely: bool | None) -> None:
     assert soak.surely_above(slope, limit) is surely
+
+
+@pytest.mark.parametrize(
+    ("ratios", "older"),
+    [
+        ([1.2] * 12, True),
+        ([1.2] * 10 + [1.04, 1.0], True),  # little against, in two rounds
+        ([1.2] * 10 + [0.8, 0.8], False),
+        ([1.04] * 12, False),
+        # Of a server that had not changed, on a machine with 16 programs for 2 processors.
+        ([1.15, 0.93, 1.11, 1.65, 0.96, 1.41, 1.20, 1.18, 0.82, 0.79, 1.43, 1.5], False),
+        ([1.2] * 11, None),  # too few rounds
+    ],
+)
+def test_a_server_is_older_only_if_the_rounds_agree(ratios: list[float], older: bool | None) -> None:
+    assert aged.is_older(ratios) is older
+
+
+@pytest.mark.live
+def test_an_aged_server_is_told_from_a_fresh_one() -> None:
+    with serving(ages_ms=0.5) as old, serving(ages_ms=0.5) as fresh:
+        slow, quick = subject(old.url, b"200 1|y"), subject(fresh.url, b"200 1|y")
+        drive(slow.line, slow.letters, 8, for_s=60.0, requests_max=100)
+        found = aged.ratios(slow, quick, slow.letters, 1, round_s=0.02)
+    assert aged.is_older(found) is True
+
+
+@pytest.mark.live
+def test_two_equal_servers_are_equally_old() -> None:
+    with serving() as old, serving() as fresh:
+        one, other = subject(old.url, b"200 20|y"), subject(fresh.url, b"200 20|y")
+        found = aged.ratios(one, other, one.letters, 1, round_s=0.1)
+    assert aged.is_older(found) is False
 
 
 def test_a_gauge_is_found_in_a_metrics_page() -> None:

@@ -21,8 +21,9 @@ SMALL = 0.02
 WARM = 5
 """Requests before the first that counts."""
 REST_MS_MAX = 50.0
-TRANSPORT = 30
-"""Round trips that ask for nothing, to learn what client, socket and front take of themselves."""
+TRANSPORT_EVERY = 4
+"""Before each so many requests, a round trip that asks for nothing: what client, socket and front take of themselves,
+on the same minutes."""
 
 
 @dataclass(slots=True)
@@ -66,10 +67,15 @@ def measure(subject: Subject, *, requests: int, repeats: int, for_s: float, seed
     with subject.line() as line:
         warm = [line.post(letter) for letter in itertools.islice(letters, WARM)]
         found.cold_ms = warm[0].whole_ms
-        found.transport_ms = _transport_ms(line, warm[-1].whole_ms or 0.0)
+        rest_s = min((warm[-1].whole_ms or 0.0) * line.dilate, REST_MS_MAX) / 1000
+        trips_ms: list[float] = []
         for _ in range(repeats):
             until, used_s = time.monotonic() + for_s, _used_s(subject)
             for letter in itertools.islice(letters, requests):
+                if len(found.heards) % TRANSPORT_EVERY == 0:
+                    before_s = _used_s(subject)
+                    trips_ms += _round_trip_ms(line, rest_s)
+                    used_s += _used_s(subject) - before_s  # not of these requests
                 found.heards.append(line.post(letter))
                 if time.monotonic() > until or found.heards[-1].error == "refused":
                     break
@@ -82,25 +88,22 @@ def measure(subject: Subject, *, requests: int, repeats: int, for_s: float, seed
                 found.small = half <= SMALL * float(np.median(times_ms))
             if found.small or not subject.alive():
                 break
+    found.transport_ms = float(np.mean(trips_ms)) if trips_ms else None
     return found
 
 
-def _transport_ms(line: Line, rest_ms: float) -> float | None:
-    """Mean round trip of a request that asks for nothing, each after a rest.
+def _round_trip_ms(line: Line, rest_s: float) -> list[float]:
+    """A request that asks for nothing, after a rest; empty where none came back.
 
     Without the rest both processes would still be awake, and a round trip take half as long as beside real work.
 
     Args:
         line: To the server.
-        rest_ms: As long as a lone request takes, in the server's time.
+        rest_s: As long as a lone request takes, in the world's time.
     """
-    awake, known = threading.Event(), []
-    for _ in range(TRANSPORT):
-        awake.wait(min(rest_ms * line.dilate, REST_MS_MAX) / 1000)
-        trip = line.get("/v2/health/live")
-        if trip.status == 200 and trip.whole_ms is not None:
-            known.append(trip.whole_ms)
-    return float(np.mean(known)) if known else None
+    threading.Event().wait(rest_s)
+    trip = line.get("/v2/health/live")
+    return [trip.whole_ms] if trip.status == 200 and trip.whole_ms is not None else []
 
 
 def _used_s(subject: Subject) -> float:

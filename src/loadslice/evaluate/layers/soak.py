@@ -1,7 +1,10 @@
 """Layer 4: the same load for a while. Does latency drift, does memory grow, does anybody starve?
 
 A slope counts only when its whole 95 % interval lies above 0 and above what the file allows; how small a slope this
-soak could have shown at all is told, for a short soak shows only large ones.
+soak could have shown at all is told, for a short soak shows only large ones. A latency that rises is a decay of the
+placement only if a fresh server of the same does not take as long on the same minutes (`layers.aged`); else the
+machine slowed down. Memory must also go on growing in the second half, for a server fills its pools at first. A soak
+below `LEAST_S` tells neither.
 """
 
 import itertools
@@ -14,6 +17,7 @@ import numpy as np
 import psutil
 
 from loadslice.evaluate.closed_loop import drive
+from loadslice.evaluate.layers import aged
 from loadslice.evaluate.layers.subject import Subject
 from loadslice.evaluate.slope import Slope, robust
 from loadslice.evaluate.wire import Heard, Letter
@@ -26,10 +30,16 @@ STARVED_S = 2.0
 STARVED_RATIO = 40.0
 """A wait this many times the median, and longer than `STARVED_S`, is starvation."""
 WARM_SHARE = 0.15
+LEAST_S = 15.0
+"""A shorter soak is mostly the server's first seconds."""
 CHANGE_MIN = 0.1
 """Of the level, over the whole soak: less is no decay that a soak of this length can show."""
+GROWTH_MIN = 0.02
+"""The same of memory."""
+LEFT_S = 5.0
+"""How long what is still inside may take to end once every client has its answer."""
 OTHERS_MAX = 0.1
-"""Other programs that use more of the processors than this make latencies drift too; then no decay is told."""
+"""Other programs that use more of the processors than this are told beside the figures."""
 
 
 @dataclass(slots=True)
@@ -53,7 +63,12 @@ class Soak:
     failed: int = 0
     others_share: float | None = None
     """Of all processors' time that other programs used meanwhile; ``None``: not known of a server elsewhere."""
+    rises: bool | None = None
+    """Latency, whoever is to blame; ``None``: too short to tell."""
+    aged_ratios: list[float] | None = None
+    """Latency over a fresh server's, round by round; ``None``: not asked, or there could be none."""
     decays: bool | None = None
+    """It rises, and a fresh server is not as slow; ``None``: too short, or nobody could be asked."""
     grows: bool | None = None
 
 
@@ -81,9 +96,22 @@ def measure(subject: Subject, wanted: Wanted, *, clients: int) -> Soak:
     if used_s is not None and (now_s := _busy_s(subject)) is not None:
         found.others_share = max(0.0, now_s - used_s) / (found.for_s * (psutil.cpu_count() or 1))
     _judge(found, memory, wanted)
-    with subject.line() as line:
-        found.left_inside = gauge(line.get("/metrics").body, "loadslice_requests_inside")
+    if found.rises and subject.alive():
+        found.aged_ratios = aged.against_fresh(subject, letters, clients)
+        found.decays = None if found.aged_ratios is None else aged.is_older(found.aged_ratios)
+    found.left_inside = _left(subject)
     return found
+
+
+def _left(subject: Subject) -> float | None:
+    """Requests that are inside although nobody waits for one."""
+    waiting, until = threading.Event(), time.monotonic() + LEFT_S
+    with subject.line() as line:
+        while True:
+            left = gauge(line.get("/metrics").body, "loadslice_requests_inside")
+            if not left or time.monotonic() > until:
+                return left
+            waiting.wait(SAMPLE_S)
 
 
 def _busy_s(subject: Subject) -> float | None:
@@ -103,21 +131,24 @@ def _judge(found: Soak, memory: list[tuple[float, float]], wanted: Wanted) -> No
     done = [heard for heard in found.heards if heard.completed]
     found.failed = sum(heard.error is not None or heard.status not in (200, 429, 503, 504) for heard in found.heards)
     done = done[int(WARM_SHARE * len(done)) :]
+    long_enough = found.for_s >= LEAST_S
     times_ms = np.array([heard.whole_ms for heard in done], np.float64)
     if times_ms.size:
         found.latency_ms = float(np.median(times_ms))
         found.latency = _per_hour(robust(np.array([heard.done_s for heard in done]), times_ms))
         # Beside a slope that is surely there, a change that anybody would notice in the time that was watched.
         least = max(wanted.drift_pct_per_hour / 100, CHANGE_MIN * 3600 / max(found.for_s, 1e-9)) * found.latency_ms
-        found.decays = surely_above(found.latency, least)
-        if found.decays and (found.others_share or 0.0) > OTHERS_MAX:
-            found.decays = None  # it may be theirs
+        found.rises = surely_above(found.latency, least) if long_enough else None
+        found.decays = found.rises  # until a fresh server was asked
     kept = memory[int(WARM_SHARE * len(memory)) :]
     if kept:
-        values = np.array([value for _, value in kept])
+        at_s, values = (np.array(column) for column in zip(*kept, strict=True))
         found.memory_bytes = float(np.median(values))
-        found.memory = _per_hour(robust(np.array([at for at, _ in kept]), values))
-        found.grows = surely_above(found.memory, wanted.growth_pct_per_hour / 100 * found.memory_bytes)
+        found.memory = _per_hour(robust(at_s, values))
+        least = max(wanted.growth_pct_per_hour / 100, GROWTH_MIN * 3600 / max(found.for_s, 1e-9)) * found.memory_bytes
+        half = len(kept) // 2
+        later = _per_hour(robust(at_s[half:], values[half:]))
+        found.grows = (surely_above(found.memory, least) and surely_above(later, least / 2)) if long_enough else None
     found.starved = _starved(found)
 
 
@@ -164,6 +195,8 @@ def figures(found: Soak) -> dict[str, Any]:
         "latency_ms_p50": found.latency_ms,
         **_slope("latency", "ms_per_hour", found.latency, found.latency_ms),
         "others_share": found.others_share,
+        "rises": found.rises,
+        "latency_over_fresh": found.aged_ratios,
         "decays": found.decays,
         "memory_bytes_p50": found.memory_bytes,
         **_slope("memory", "bytes_per_hour", found.memory, found.memory_bytes),
@@ -186,6 +219,6 @@ def _slope(name: str, unit: str, slope: Slope | None, level: float | None) -> di
 
 def passed(found: Soak) -> bool | None:
     """No decay, no growth, nobody starved, nothing left inside."""
-    if found.decays is None or not found.heards:
-        return None
-    return not (found.decays or found.grows or found.starved or found.failed or found.left_inside)
+    if found.decays or found.grows or found.starved or found.failed or found.left_inside:
+        return False
+    return None if found.decays is None or not found.heards else True

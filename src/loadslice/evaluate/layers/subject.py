@@ -1,7 +1,9 @@
 """A placement as a layer sees it: where it is, what can be sent, and what is known about it."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Self
 
 from loadslice.evaluate.accuracy import Scorer
 from loadslice.evaluate.infer import encode as encode_tensors
@@ -33,6 +35,8 @@ class Subject:
     memory_bytes: Callable[[], int] | None = None
     cpu_s: Callable[[], float] | None = None
     """Processor time of the server so far."""
+    fresh: Callable[[], AbstractContextManager[Self]] | None = None
+    """Starts another server of the same for as long as the block lasts; ``None``: this one was not started here."""
     alive: Callable[[], bool] = field(default=lambda: True)
 
     def line(self) -> Line:

@@ -3,28 +3,19 @@
 from collections.abc import Iterator
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from loadslice.evaluate.report import charts, words
-from loadslice.evaluate.report.page import FOLDER
+from loadslice.evaluate.report.template import environment
 from loadslice.spec.evaluation_report import EvaluationReport, Layer
 
 
 def render(report: EvaluationReport) -> str:
     """The whole page."""
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(two=_two)
-    environment.globals.update(rows=_rows, UNKNOWN=words.UNKNOWN)
-    style = Markup((FOLDER / "report.css").read_text(encoding="utf-8"))  # noqa: S704 - our own file
-    template = environment.get_template("evaluation.html.j2")
-    return template.render(r=report, style=style, charts=_charts(report))
+    pages = environment()
+    pages.filters.update(two=_two)
+    pages.globals.update(rows=_rows)
+    return pages.get_template("evaluation.html.j2").render(r=report, charts=_charts(report))
 
 
 def _two(value: float | None) -> str:

@@ -1,55 +1,36 @@
 """Renders a `Report` as one HTML file that needs nothing else: no script, no font, no picture, no address."""
 
 from functools import partial
-from pathlib import Path
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from loadslice.evaluate.predict import REPLICAS
 from loadslice.evaluate.report import views, words
 from loadslice.evaluate.report.plan_page import render_section
+from loadslice.evaluate.report.template import environment
 from loadslice.spec.inspection import OpCount
 from loadslice.spec.report import OUTSIDE, Compared, PlanReport, Report
-
-FOLDER = Path(__file__).parent
 
 
 def render(report: Report) -> str:
     """The whole page."""
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        ms=words.ms,
-        share=words.share,
+    pages = environment()
+    pages.filters.update(
         signed_pct=words.signed_pct,
-        count=words.count,
-        rate=words.rate,
         seconds=words.seconds,
-        sentence=words.sentence,
         flop=partial(words.si, unit="FLOP"),
         flop_per_s=partial(words.si, unit="FLOP/s"),
         bytes=partial(words.si, unit="B"),
         bytes_per_s=partial(words.si, unit="B/s"),
     )
-    environment.globals.update(
+    pages.globals.update(
         figure=_figure,
         percentiles=views.percentiles,
         by_work=_by_work,
         hour_of_week=words.hour_of_week,
         OUTSIDE=OUTSIDE,
         REPLICAS=REPLICAS,
-        UNKNOWN=words.UNKNOWN,
     )
-    style = Markup((FOLDER / "report.css").read_text(encoding="utf-8"))  # noqa: S704 - our own file
-    template = environment.get_template("report.html.j2")
     planned = render_section(report.planned) if report.planned is not None else None
-    return template.render(r=report, charts=views.all_charts(report), style=style, planned=planned)
+    return pages.get_template("report.html.j2").render(r=report, charts=views.all_charts(report), planned=planned)
 
 
 def _figure(plan: PlanReport, name: str) -> Compared | None:

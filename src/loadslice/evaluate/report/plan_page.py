@@ -1,15 +1,12 @@
 """Renders a `Plan` as one HTML file: an answer a manager can read, with what an engineer needs to check it below."""
 
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
-from loadslice.evaluate.report import charts, words
+from loadslice.evaluate.report import charts, template, words
 from loadslice.spec.plan import Plan, PlannedFleet, YearCost
-
-FOLDER = Path(__file__).parent
 
 PARTS = {
     "compute": ("what was bought or rented", ("depreciation", "rent")),
@@ -22,32 +19,19 @@ PARTS = {
 
 def render_plan(plan: Plan) -> str:
     """The whole page."""
-    return _environment().get_template("plan.html.j2").render(_context(plan))
+    return _pages().get_template("plan.html.j2").render(_context(plan))
 
 
 def render_section(plan: Plan) -> Markup:
     """The same without a page around it, for a report whose headings of the section's parts are of level 3."""
-    template = _environment().from_string("{% from 'plan.html.j2' import section with context %}{{ section(p, 3) }}")
-    return Markup(template.render(_context(plan)))  # noqa: S704 - rendered with autoescape
+    made = _pages().from_string("{% from 'plan.html.j2' import section with context %}{{ section(p, 3) }}")
+    return Markup(made.render(_context(plan)))  # noqa: S704 - rendered with autoescape
 
 
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        ms=words.ms,
-        share=words.share,
-        count=words.count,
-        rate=words.rate,
-        sentence=words.sentence,
-        signed_saving=_saving,
-    )
-    return environment
+def _pages() -> Environment:
+    pages = template.environment()
+    pages.filters.update(signed_saving=_saving)
+    return pages
 
 
 def _context(plan: Plan) -> dict[str, Any]:
@@ -61,8 +45,6 @@ def _context(plan: Plan) -> dict[str, Any]:
         "parts": [(kind, words_) for kind, (words_, _) in PARTS.items()],
         "cost_of": cost_of,
         "called": called,
-        "UNKNOWN": words.UNKNOWN,
-        "style": Markup((FOLDER / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
     }
 
 

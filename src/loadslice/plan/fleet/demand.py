@@ -12,7 +12,6 @@ from loadslice.plan.fleet.problem import Float64s, Int64s
 from loadslice.sim.record import Traffic
 from loadslice.sim.service import CONSTANT, EXPONENTIAL, QUANTILES, Service
 from loadslice.sim.simulate import Prepared
-from loadslice.spec.pipeline import Pipeline
 
 BUCKETS = 24
 """Time buckets of a plan."""
@@ -165,14 +164,3 @@ def _buckets(traffic: Traffic, patience_s: float) -> tuple[Int64s, Float64s, Int
     first = np.array([int(np.flatnonzero(group == number).min()) for number in range(BUCKETS)], np.int64)
     seconds: Float64s = np.bincount(group, weights=lengths, minlength=BUCKETS).astype(np.float64)
     return group[of_hour], seconds, first
-
-
-def kind_names(pipeline: Pipeline, kinds: tuple[Kind, ...]) -> list[str]:
-    """Classes in words."""
-    names = []
-    for kind in kinds:
-        stage = pipeline.stages[kind.stage]
-        shape = "" if kind.bucket >= len(stage.buckets) else f" {stage.buckets[kind.bucket]}"
-        rows = str(kind.rows_least) if kind.rows_least == kind.rows_most else f"{kind.rows_least}-{kind.rows_most}"
-        names.append(f"{stage.name}{shape}, {rows} rows")
-    return names

@@ -178,8 +178,3 @@ def for_energy(problem: Problem) -> Problem:
         owned=None,
         spared_per_hour=None,
     )
-
-
-def scaled_demand(problem: Problem, factor: float) -> Problem:
-    """The same with so many times the traffic."""
-    return replace(problem, work_s=problem.work_s * factor)

@@ -95,7 +95,7 @@ def by_reference(tables: type[T]) -> type[T]:
 
     def field_type(name: str, value: Any, context: Any) -> Any:
         if not isinstance(value, np.ndarray):
-            return types.int64 if isinstance(value, int) else typeof_impl(value, context)
+            return {int: types.int64, float: types.float64}[hints[name]]
         assert value.shape[-1] == columns.get(name, value.shape[-1]), f"{path}.{name} has other columns"
         return Cells(typeof_impl(value, context).dtype, value.ndim, f"{path}.{name}", columns.get(name, 0))
 

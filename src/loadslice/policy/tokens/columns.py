@@ -7,7 +7,18 @@ __all__ = ["FOREVER", "PPM", "REFUSED"]
 CLASSES = 4
 
 # Run settings.
-T_POLICY, T_LENGTH, T_LOAD_TOKENS, T_PENALTY_PPM, T_BLOCK, T_CONTEXT, T_LEASE_NS, T_ATTEMPTS, RUN_SETTINGS = range(9)
+(
+    T_POLICY,
+    T_LENGTH,
+    T_LOAD_TOKENS,
+    T_PENALTY_PPM,
+    T_LATE_PPM,  # share of tokens that may come late for prompts which could be computed elsewhere
+    T_BLOCK,
+    T_CONTEXT,
+    T_LEASE_NS,
+    T_ATTEMPTS,
+    RUN_SETTINGS,
+) = range(10)
 
 # Router policies.
 ALWAYS_LOCAL, ALWAYS_REMOTE, LENGTH, LENGTH_OR_LOAD, COST = range(5)
@@ -26,9 +37,10 @@ ALWAYS_LOCAL, ALWAYS_REMOTE, LENGTH, LENGTH_OR_LOAD, COST = range(5)
     E_STEP_NS,  # a step's time: this,
     E_TOKEN_NS,  # and this per token of a prompt,
     E_ROW_NS,  # and this per sequence that decodes,
-    E_ATTEND_PS,  # and this per token and token before it
+    E_ATTEND_PS,  # and this per sequence that decodes and token before it,
+    E_PROMPT_ATTEND_PS,  # and this per token of a prompt and token before it
     ENGINE_SETTINGS,
-) = range(14)
+) = range(15)
 
 # Links between a prefilling and a decoding engine.
 K_SLOTS, K_BASE_NS, K_TOKEN_NS, LINK_SETTINGS = range(4)  # 0 slots: no link
@@ -83,13 +95,15 @@ FREE, WAITING, RUNNING, HANDING_OVER = range(4)
     N_WAITING,
     N_SCALE_PPM,  # step times as seen, in parts of what the settings say
     N_HELD_NS,  # mean time that a sequence keeps its seat; 0: not known
+    N_LATE_PPM,  # tokens that may still come late for prompts, in millionths; below 0: more did than should have
+    N_MET_PPM,  # seats that requests found taken when they came, on average: Poisson arrivals see time averages
     N_STEPS,
     N_PREFILL_TOKENS,
     N_DECODE_TOKENS,
     N_PREEMPTIONS,
     N_DIRTY,
     ENGINE_COLUMNS,
-) = range(17)
+) = range(19)
 
 # Waiting lists, one per engine and class.
 W_HEAD, W_TAIL, W_COUNT, WAITING_COLUMNS = range(4)

@@ -16,7 +16,7 @@ from loadslice.policy.tokens.ends import (
     forget,
     sweep,
 )
-from loadslice.policy.tokens.estimate import learn, prompt_ns, wait_ns
+from loadslice.policy.tokens.estimate import learn, meet, prompt_ns, wait_ns
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.memory import give_back, give_back_prefill, give_back_slot, is_remote
 from loadslice.policy.tokens.queues import add_backlog, join, leave, mark, say, unwait, wait
@@ -32,6 +32,9 @@ CLIENT_GONE = int(Reason.CLIENT_GONE)
 NO_ROUTE = int(Route.NONE)
 
 HINT_FLOOR_NS = 1_000_000
+LATE_NS = 5_000_000_000
+LATE_TIMES = 20
+"""A step that takes longer than both that time and so many times what was expected: the engine hangs."""
 
 EXPORTED, IMPORTED, BROKEN = 0, 1, 2
 """What `on_handover` is told: the KV has left the first engine, it has reached the second, or it is lost."""
@@ -141,6 +144,7 @@ def on_arrival(
     way = route(now_ns, tables, state, priority, remote, decode, prompt, hits)
     if way == NO_ROUTE:
         return refuse(state, tag, REJECTED, INELIGIBLE, 0)
+    meet(state, decode)
     prefill = remote if is_remote_route(way) else decode
     start_ns = wait_ns(now_ns, tables, state, prefill, priority)
     first_ns = now_ns + start_ns + prompt_ns(tables, state, prefill, prompt - hits[prefill], hits[prefill])
@@ -368,3 +372,12 @@ def on_drain(now_ns: int, tables: Tables, state: State) -> None:
 def next_timer_ns(state: State) -> int:
     """When `on_timer` wants to be called; FOREVER: not at all."""
     return int(state.counters[c.C_NEXT_TIMER_NS])
+
+
+@entry(inlined=False)
+def late_at_ns(state: State, engine: int, least_ns: int) -> int:
+    """When an engine's step has taken ``least_ns``, and so long that it hangs; FOREVER: it computes none."""
+    counts = state.engines[engine]
+    if counts[c.N_STEPPING] == 0:
+        return int(c.FOREVER)
+    return int(counts[c.N_STEP_BEGAN_NS] + max(least_ns, LATE_TIMES * counts[c.N_STEP_EXPECTED_NS]))

@@ -1,7 +1,8 @@
 """How long steps, prompts and waits are expected to take; the router and the cap on steps read it.
 
 A step's time is linear in what it holds: a base, so much per prompt token, so much per sequence that decodes, and so
-much per token and token before it (attention). Measured steps fit it within a few per cent; what is left, and whatever
+much per token and token before it (attention: many tokens of a prompt read what came before at once, so theirs has a
+price of its own). Measured steps fit it within a few per cent; what is left, and whatever
 else happens to an engine, is in ``N_SCALE_PPM``, learned step by step.
 """
 
@@ -20,7 +21,9 @@ def scaled(state: State, engine: int, time_ns: int) -> int:
 
 
 @kernel
-def step_ns(tables: Tables, state: State, engine: int, prompt_tokens: int, decoding: int, pairs: int) -> int:
+def step_ns(
+    tables: Tables, state: State, engine: int, prompt_tokens: int, decoding: int, pairs: int, prompt_pairs: int
+) -> int:
     """Expected time of a step.
 
     Args:
@@ -29,7 +32,8 @@ def step_ns(tables: Tables, state: State, engine: int, prompt_tokens: int, decod
         engine: Which.
         prompt_tokens: Tokens of prompts in it.
         decoding: Sequences that decode in it.
-        pairs: Sum over its tokens of the tokens before them.
+        pairs: Tokens before each of those, summed.
+        prompt_pairs: Tokens before each token of a prompt, summed.
     """
     settings = tables.engines[engine]
     time_ns = (
@@ -37,19 +41,25 @@ def step_ns(tables: Tables, state: State, engine: int, prompt_tokens: int, decod
         + prompt_tokens * settings[c.E_TOKEN_NS]
         + decoding * settings[c.E_ROW_NS]
         + min(pairs, ATTENTION_PAIRS_MAX) * settings[c.E_ATTEND_PS] // 1000
+        + min(prompt_pairs, ATTENTION_PAIRS_MAX) * settings[c.E_PROMPT_ATTEND_PS] // 1000
     )
     return scaled(state, engine, time_ns)
 
 
 @kernel
+def steps_of(tables: Tables, engine: int, tokens: int) -> int:
+    """Steps into which a prompt's missing tokens are cut."""
+    chunk = min(tables.engines[engine, c.E_CHUNK], tables.engines[engine, c.E_STEP_TOKENS])
+    return int((tokens + chunk - 1) // chunk)
+
+
+@kernel
 def prompt_ns(tables: Tables, state: State, engine: int, tokens: int, computed: int) -> int:
     """Expected time to compute a prompt's missing tokens, alone, chunk by chunk."""
-    settings = tables.engines[engine]
-    chunk = min(settings[c.E_CHUNK], settings[c.E_STEP_TOKENS])
-    steps = (tokens + chunk - 1) // chunk
     pairs = tokens * computed + tokens * tokens // 2
-    once = step_ns(tables, state, engine, tokens, 0, pairs)
-    return int(once + (steps - 1) * scaled(state, engine, settings[c.E_STEP_NS]))
+    once = step_ns(tables, state, engine, tokens, 0, 0, pairs)
+    more = steps_of(tables, engine, tokens) - 1
+    return int(once + more * scaled(state, engine, tables.engines[engine, c.E_STEP_NS]))
 
 
 @kernel
@@ -77,3 +87,10 @@ def learn(state: State, engine: int, took_ns: int) -> None:
     scale_ppm = counts[c.N_SCALE_PPM]
     seen_ppm = scale_ppm * took_ns // expected_ns
     counts[c.N_SCALE_PPM] = min(SCALE_PPM_MAX, max(SCALE_PPM_MIN, (7 * scale_ppm + seen_ppm) // 8))
+
+
+@kernel
+def meet(state: State, engine: int) -> None:
+    """A request has come: a sixteenth of what is known of the company that prompts have here is what it found."""
+    counts = state.engines[engine]
+    counts[c.N_MET_PPM] = (15 * counts[c.N_MET_PPM] + counts[c.N_SEATS_USED] * c.PPM) // 16

@@ -1,15 +1,15 @@
 """Where a sequence is prefilled and where it is decoded, with the reason.
 
 The decoding engine is chosen first: its KV is reserved before the prompt is begun. Then one of five policies says
-whether the prompt is computed there or handed over. The first three are what other systems offer; ``cost`` compares
-what each way is expected to take until the first token, and charges the local way for the tokens of others that it
-would hold up.
+whether the prompt is computed there or handed over. Four are what other systems offer; ``cost`` compares what each way
+is expected to take until the first token, charges the local way for the tokens of others that it would hold up, and
+stops when as many have been held up as may be: means hide what the last hundredth of users sees.
 """
 
 from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import Int64s
 from loadslice.policy.tokens import columns as c
-from loadslice.policy.tokens.estimate import prompt_ns, scaled, wait_ns
+from loadslice.policy.tokens.estimate import prompt_ns, scaled, steps_of, wait_ns
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.memory import blocks_for
 from loadslice.spec.route import Route
@@ -18,6 +18,7 @@ NONE, ONLY_LOCAL, ONLY_REMOTE = int(Route.NONE), int(Route.ONLY_LOCAL), int(Rout
 POLICY_LOCAL, POLICY_REMOTE = int(Route.POLICY_LOCAL), int(Route.POLICY_REMOTE)
 SHORT, LONG, BUSY = int(Route.SHORT), int(Route.LONG), int(Route.BUSY)
 LOCAL_FASTER, REMOTE_FASTER = int(Route.LOCAL_FASTER), int(Route.REMOTE_FASTER)
+SPARING = int(Route.SPARING)
 
 
 @kernel
@@ -57,10 +58,9 @@ def remote_ns(
 @kernel
 def local_ns(now_ns: int, tables: Tables, state: State, priority: int, decode: int, prompt: int, hit: int) -> int:
     """The same on the decoding engine itself, where every chunk shares its step with sequences that decode."""
-    settings = tables.engines[decode]
-    chunk = min(settings[c.E_CHUNK], settings[c.E_STEP_TOKENS])
-    steps = (prompt - hit + chunk - 1) // chunk
-    beside_ns = steps * scaled(state, decode, state.engines[decode, c.N_SEATS_USED] * settings[c.E_ROW_NS])
+    row_ns = tables.engines[decode, c.E_ROW_NS]
+    steps = steps_of(tables, decode, prompt - hit)
+    beside_ns = steps * scaled(state, decode, state.engines[decode, c.N_SEATS_USED] * row_ns)
     compute_ns = prompt_ns(tables, state, decode, prompt - hit, hit)
     return int(wait_ns(now_ns, tables, state, decode, priority) + compute_ns + beside_ns)
 
@@ -128,14 +128,19 @@ def route(
             return BUSY
         return LONG
     here_ns = local_ns(now_ns, tables, state, priority, decode, prompt, hits[decode])
-    held_up = state.engines[decode, c.N_SEATS_USED]
-    own_ns = prompt_ns(tables, state, decode, missing, hits[decode])
-    penalty_ns = own_ns // 1000 * min(held_up, 1000) * tables.run[c.T_PENALTY_PPM] // 1000
     there_ns = remote_ns(now_ns, tables, state, priority, remote, decode, prompt, hits[remote])
-    return REMOTE_FASTER if there_ns < here_ns + penalty_ns else LOCAL_FASTER
+    # Whoever comes while the prompt is computed is held up too: an empty engine is not empty for long in a busy hour.
+    counts = state.engines[decode]
+    held_up_milli = max(counts[c.N_SEATS_USED] * 1000, counts[c.N_MET_PPM] // 1000)
+    own_ns = prompt_ns(tables, state, decode, missing, hits[decode])
+    penalty_ns = own_ns // 1000 * held_up_milli // 1000 * (tables.run[c.T_PENALTY_PPM] // 1000)
+    if there_ns < here_ns + penalty_ns:
+        return REMOTE_FASTER
+    late_ppm = steps_of(tables, decode, missing) * held_up_milli * 1000
+    return SPARING if late_ppm > max(0, counts[c.N_LATE_PPM]) else LOCAL_FASTER
 
 
 @kernel
 def is_remote_route(code: int) -> bool:
     """Whether a route hands over."""
-    return code in (ONLY_REMOTE, POLICY_REMOTE, LONG, REMOTE_FASTER)
+    return code in (ONLY_REMOTE, POLICY_REMOTE, LONG, REMOTE_FASTER, SPARING)

@@ -14,6 +14,8 @@ from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.memory import blocks_for, grow, has_room, take_seats
 from loadslice.policy.tokens.queues import is_decoding, join, left_to_compute, say, unwait
 
+LATE_MOST_PPM = 64_000_000
+"""Tokens that are owed or may come late at most, in millionths: what was saved long ago buys nothing now."""
 LEAST_TOKENS = 16
 """Of a prompt, whatever the limit on steps says: else a slow engine would never finish one."""
 
@@ -174,7 +176,7 @@ def piece(tables: Tables, state: State, engine: int, sequence: int, budget: int,
         scaled(
             state,
             engine,
-            settings[c.E_TOKEN_NS] + state.sequences[sequence, c.Q_COMPUTED] * settings[c.E_ATTEND_PS] // 1000,
+            settings[c.E_TOKEN_NS] + state.sequences[sequence, c.Q_COMPUTED] * settings[c.E_PROMPT_ATTEND_PS] // 1000,
         ),
     )
     fits = max(LEAST_TOKENS, room_ns // token_ns)
@@ -191,7 +193,7 @@ def plan_step(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     if counts[c.N_WAITING] > 0:
         shed_hopeless(now_ns, tables, state, engine)
         seat_higher(now_ns, tables, state, engine)
-    rows, decoding, pairs = 0, 0, 0
+    rows, pairs = 0, 0
     for place in range(counts[c.N_RUNNING]):
         sequence = state.running[engine, place]
         if is_decoding(state, sequence):
@@ -202,8 +204,8 @@ def plan_step(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     budget = settings[c.E_STEP_TOKENS] - rows
     room_ns = c.FOREVER
     if decoding > 0 and settings[c.E_STEP_NS_MAX] < c.FOREVER:
-        room_ns = settings[c.E_STEP_NS_MAX] - step_ns(tables, state, engine, 0, decoding, pairs)
-    prompt_tokens = 0
+        room_ns = settings[c.E_STEP_NS_MAX] - step_ns(tables, state, engine, 0, decoding, pairs, 0)
+    prompt_tokens, prompt_pairs = 0, 0
     for priority in range(c.CLASSES):
         for place in range(counts[c.N_RUNNING]):
             sequence = state.running[engine, place]
@@ -213,7 +215,7 @@ def plan_step(now_ns: int, tables: Tables, state: State, engine: int) -> None:
             if room_ns <= 0 and prompt_tokens > 0:
                 continue
             tokens = piece(tables, state, engine, sequence, budget, room_ns)
-            pairs += pairs_of(state, sequence, tokens)
+            prompt_pairs += pairs_of(state, sequence, tokens)
             add_row(state, engine, rows, sequence, tokens)
             rows += 1
             budget -= tokens
@@ -225,7 +227,7 @@ def plan_step(now_ns: int, tables: Tables, state: State, engine: int) -> None:
         if sequence < 0:
             break
         tokens = piece(tables, state, engine, sequence, budget, room_ns)
-        pairs += pairs_of(state, sequence, tokens)
+        prompt_pairs += pairs_of(state, sequence, tokens)
         add_row(state, engine, rows, sequence, tokens)
         rows += 1
         budget -= tokens
@@ -234,10 +236,12 @@ def plan_step(now_ns: int, tables: Tables, state: State, engine: int) -> None:
             room_ns -= scaled(state, engine, tokens * settings[c.E_TOKEN_NS])
     if rows == 0:
         return
+    late_ppm = counts[c.N_LATE_PPM] + decoding * (tables.run[c.T_LATE_PPM] - (c.PPM if prompt_tokens > 0 else 0))
+    counts[c.N_LATE_PPM] = min(LATE_MOST_PPM, max(-LATE_MOST_PPM, late_ppm))
     counts[c.N_STEPPING] = rows
     counts[c.N_EPOCH] += 1
     counts[c.N_STEP_BEGAN_NS] = now_ns
-    counts[c.N_STEP_EXPECTED_NS] = step_ns(tables, state, engine, prompt_tokens, decoding, pairs)
+    counts[c.N_STEP_EXPECTED_NS] = step_ns(tables, state, engine, prompt_tokens, decoding, pairs, prompt_pairs)
     counts[c.N_STEPS] += 1
     counts[c.N_PREFILL_TOKENS] += prompt_tokens
     counts[c.N_DECODE_TOKENS] += decoding

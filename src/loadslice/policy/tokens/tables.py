@@ -51,6 +51,7 @@ def _run_row(language: Language) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     row[c.T_LENGTH] = router.length
     row[c.T_LOAD_TOKENS] = router.load_tokens
     row[c.T_PENALTY_PPM] = round(router.penalty * c.PPM)
+    row[c.T_LATE_PPM] = round(router.late_share * c.PPM)
     row[c.T_BLOCK] = language.block
     row[c.T_CONTEXT] = language.context
     row[c.T_LEASE_NS] = round(language.lease_ms * _NS_PER_MS)
@@ -75,6 +76,8 @@ def _engine_row(
     row[c.E_TOKEN_NS] = round(cost.token_us * _NS_PER_US)
     row[c.E_ROW_NS] = round(cost.row_us * _NS_PER_US)
     row[c.E_ATTEND_PS] = round(cost.attend_ns * _PS_PER_NS)
+    prompt_attend_ns = cost.attend_ns if cost.prompt_attend_ns is None else cost.prompt_attend_ns
+    row[c.E_PROMPT_ATTEND_PS] = round(prompt_attend_ns * _PS_PER_NS)
     return row
 
 

@@ -7,7 +7,7 @@ from loadslice.serve.console.desk import PATHS, ConsoleDesk
 from loadslice.serve.console.language_view import LanguageView
 from loadslice.serve.console.language_watch import LanguageWatch
 from loadslice.serve.language.front import LanguageFront
-from loadslice.serve.language.shell import Observer
+from loadslice.serve.language.observer import Observer
 
 if TYPE_CHECKING:
     from loadslice.serve.language.server import LanguageServer

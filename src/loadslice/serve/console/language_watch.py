@@ -1,12 +1,12 @@
-"""Looks on as a language model's requests end and tokens come; see `loadslice.serve.language.shell.Observer`."""
+"""Looks on as a language model's requests end and tokens come; see `loadslice.serve.language.observer.Observer`."""
 
 from array import array
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from loadslice.serve.language.observer import Observer
 from loadslice.serve.language.request import LanguageRequest
-from loadslice.serve.language.shell import Observer
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.route import Route
 

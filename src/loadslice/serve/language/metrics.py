@@ -93,19 +93,19 @@ class LanguageMetrics:
         self._leases = Gauge("loadslice_lm_leases_expired", "Hand-overs that took too long.", registry=registry)
 
     def event(self, kind: str, now_ns: int, arguments: tuple[int, ...]) -> None:
-        """See `shell.Observer`."""
+        """See `observer.Observer`."""
         if self._keep is not None:
             self._keep.event(kind, now_ns, arguments)
 
     def stepped(self, engine: int, compute_ns: int, sample_ns: int, gaps_ns: Sequence[int]) -> None:
-        """See `shell.Observer`."""
+        """See `observer.Observer`."""
         self._compute.labels(self._names[engine]).inc(compute_ns / 1e9)
         self._sample.labels(self._names[engine]).inc(sample_ns / 1e9)
         for gap_ns in gaps_ns:
             self._gap.observe(gap_ns / 1e9)
 
     def handed_over(self, tokens: int, payload_bytes: int, export_ns: int, import_ns: int) -> None:
-        """See `shell.Observer`."""
+        """See `observer.Observer`."""
         self._handovers.inc()
         self._tokens.labels("handed_over").inc(tokens)
         self._moved.inc(payload_bytes)
@@ -113,16 +113,16 @@ class LanguageMetrics:
         self._import.inc(import_ns / 1e9)
 
     def handover_failed(self, reason: str) -> None:
-        """See `shell.Observer`."""
+        """See `observer.Observer`."""
         known = reason if reason == "no slot is free" else "engine"
         self._failures.labels(known.replace(" ", "_")).inc()
 
     def preempted(self, engine: int) -> None:
-        """See `shell.Observer`."""
+        """See `observer.Observer`."""
         self._preemptions.labels(self._names[engine]).inc()
 
     def ended(self, request: LanguageRequest) -> None:
-        """See `shell.Observer`."""
+        """See `observer.Observer`."""
         if self._keep is not None:
             self._keep.ended(request)
         self._requests.labels(OUTCOMES[request.outcome - 1], REASONS[request.reason]).inc()

@@ -13,6 +13,7 @@ from loadslice.backends.language.host import LanguageProcess, SharedSlots
 from loadslice.backends.language.words import Words
 from loadslice.backends.language.worker import HEADER_BYTES
 from loadslice.policy.tokens import desk
+from loadslice.policy.tokens.desk import LATE_NS
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.tables import fresh, lower
 from loadslice.serve.access import Access
@@ -20,8 +21,10 @@ from loadslice.serve.clock import Clock
 from loadslice.serve.console.desk import PAGE
 from loadslice.serve.console.language_console import LanguageConsole
 from loadslice.serve.http_server import HttpServer
+from loadslice.serve.language.completions import Completions
 from loadslice.serve.language.front import LanguageFront, LanguageService
 from loadslice.serve.language.journal import FLUSH_S, LanguageJournalWriter, refuse_used
+from loadslice.serve.language.layouts import check_layouts
 from loadslice.serve.language.metrics import LanguageMetrics
 from loadslice.serve.language.shell import LanguageShell
 from loadslice.serve.limits import Limits
@@ -34,8 +37,6 @@ log = logging.getLogger(__name__)
 LOAD_TIMEOUT_S = 300.0
 RESTART_S, RESTART_S_MAX = 0.5, 30.0
 """Wait before an engine is started again, doubled each time it fails within a minute."""
-LATE_NS = 5_000_000_000
-"""A step that takes longer than this and twenty times what was expected: the engine hangs."""
 WATCH_S = 0.5
 DRAIN_S = 20.0
 LAST_CALL_S = 0.2
@@ -80,7 +81,7 @@ class LanguageServer:
         self._costs = dict(costs or {})
         self._limits = limits or Limits()
         self._clock = Clock()
-        self._front = LanguageFront(language, self._limits, self._clock, access)
+        self._front = LanguageFront(language, self._limits, access)
         self._console = LanguageConsole(self._front) if console else None
         self._journal_folder = journal
         self._journal: LanguageJournalWriter | None = None
@@ -191,7 +192,7 @@ class LanguageServer:
             words = await asyncio.to_thread(Words, folder)
             await self._start_engines()
             layouts = [self.ready[name].layout for name in self._names]
-            self._check_layouts(layouts)
+            check_layouts(self.language, layouts)
             tables = lower(self.language, self._costs)
             state = fresh(tables, self.language.max_sequences)
             await asyncio.to_thread(warm_desk, tables)
@@ -206,7 +207,8 @@ class LanguageServer:
             self._metrics.started(index, process.starts)
         observer = self._metrics if self._console is None else self._console.observed(self._metrics)
         self._shell = LanguageShell(tables, state, self._processes, layouts, self._slots, self._clock, observer)
-        self._front.service = LanguageService(self._shell, words, self._metrics, self._is_ready)
+        completions = Completions(self.language, self._shell, words, self._clock)
+        self._front.service = LanguageService(self._shell, completions, self._metrics, self._is_ready)
         self._watch = asyncio.get_running_loop().create_task(self._look_after())
         if self._console is not None:
             self._console.start(self, self._clock)
@@ -262,28 +264,6 @@ class LanguageServer:
         self._processes[index].start()
         if self._metrics is not None:
             self._metrics.started(index, self._processes[index].starts)
-
-    def _check_layouts(self, layouts: list[m.Layout]) -> None:
-        """Refuse links between engines whose KV does not mean the same.
-
-        Raises:
-            InputError: Names the link and what differs.
-        """
-        by_name = dict(zip(self._names, layouts, strict=True))
-        for link in self.language.links:
-            one, other = by_name[link.from_], by_name[link.to]
-            for key in ("model_sha256", "layers", "kv_heads", "head_dim", "dtype"):
-                mine, theirs = getattr(one, key), getattr(other, key)
-                if mine != theirs:
-                    raise InputError(
-                        f"links: from '{link.from_}' to '{link.to}': their {key} differ, {mine!s:.20} and "
-                        f"{theirs!s:.20}; KV of one means nothing to the other."
-                    )
-            if one.raw != other.raw and not (one.has_neutral and other.has_neutral):
-                raise InputError(
-                    f"links: from '{link.from_}' to '{link.to}': quantised KV moves only between engines of one "
-                    "runtime and precision. Give both `options: {kv_precision: f32}`."
-                )
 
     def _hear(self, index: int, message: m.FromEngine) -> None:
         waiting = self._loaded[index]
@@ -378,6 +358,7 @@ def _cost(ready: m.Ready) -> StepCost:
         token_us=ready.token_us,
         row_us=ready.row_us,
         attend_ns=ready.attend_ns,
+        prompt_attend_ns=ready.prompt_attend_ns,
         relative_sd=ready.relative_sd,
     )
 
@@ -396,5 +377,6 @@ def warm_desk(tables: Tables) -> None:
     desk.on_engine_up(0, tables, state, -1)
     desk.on_timer(0, tables, state)
     desk.next_timer_ns(state)
+    desk.late_at_ns(state, 0, LATE_NS)
     desk.on_arrival(0, tables, state, 0, 1, 1, 1, 0, 0, none)
     desk.on_drain(0, tables, state)

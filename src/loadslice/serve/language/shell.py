@@ -7,7 +7,6 @@ of its effects; the clock is read once per event; every call is logged before it
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -18,48 +17,14 @@ from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens import desk
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.serve.clock import Clock
+from loadslice.serve.language.handovers import Handovers, Key
+from loadslice.serve.language.observer import Observer
+from loadslice.serve.language.prefixes import KnownPrefixes
 from loadslice.serve.language.request import LanguageRequest
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.route import Route
 
 log = logging.getLogger(__name__)
-
-
-class Observer(Protocol):
-    """Who counts and keeps what happens; called on the loop's thread."""
-
-    def event(self, kind: str, now_ns: int, arguments: tuple[int, ...]) -> None:
-        """A call into the desk, before its effects are carried out."""
-
-    def stepped(self, engine: int, compute_ns: int, sample_ns: int, gaps_ns: Sequence[int]) -> None:
-        """A step is done; the times between two tokens of one answer that it closed."""
-
-    def handed_over(self, tokens: int, payload_bytes: int, export_ns: int, import_ns: int) -> None:
-        """KV has been moved."""
-
-    def handover_failed(self, reason: str) -> None:
-        """KV could not be moved."""
-
-    def preempted(self, engine: int) -> None:
-        """A sequence has lost its place to another."""
-
-    def ended(self, request: LanguageRequest) -> None:
-        """A request has its outcome."""
-
-
-class _Handover:
-    """One hand-over on its way."""
-
-    __slots__ = ("decode", "export_ns", "is_exported", "payload_bytes", "prefill", "slot", "tokens")
-
-    def __init__(self, prefill: int, decode: int, slot: int) -> None:
-        self.prefill, self.decode, self.slot = prefill, decode, slot
-        self.is_exported = False
-        self.export_ns = self.payload_bytes = self.tokens = 0
-
-    def ends_with(self, engine: int) -> bool:
-        """Whether nobody touches its slot any more once an engine is gone."""
-        return self.decode == engine if self.is_exported else self.prefill == engine
 
 
 class LanguageShell:
@@ -70,8 +35,7 @@ class LanguageShell:
         state: Fresh.
         engines: In the order of the tables; started, and ready unless the desk is told otherwise.
         layouts: What each engine's KV means.
-        slots: Shared memory of the hand-overs, twice as many as the links have: one whose lease ran out may still be
-            written while the next is begun.
+        slots: Shared memory of the hand-overs, see `Handovers`.
         clock: The server's.
         observer: Told of everything.
     """
@@ -89,7 +53,7 @@ class LanguageShell:
         self.tables, self.state = tables, state
         self.layouts = list(layouts)
         self._engines = engines
-        self._slots = slots
+        self._handovers = Handovers(slots)
         self._clock = clock
         self._observer = observer
         self._of_tag: dict[int, LanguageRequest] = {}
@@ -97,12 +61,8 @@ class LanguageShell:
         self._next_tag = self._next_number = 0
         self._steps: list[tuple[int, list[int]]] = [(-1, [])] * len(engines)
         """By engine: epoch and sequence rows of the step that it computes."""
-        self._handovers: dict[tuple[int, int], _Handover] = {}
-        """By row and epoch, until the engines have let go of the slot."""
-        self._known: list[set[bytes]] = [set() for _ in engines]
-        """Names of blocks in each engine's prefix cache."""
+        self._prefixes = KnownPrefixes(len(engines), int(tables.run[c.T_BLOCK]))
         self._ends = np.zeros(state.rows.shape[1], np.int64)
-        self._hits = np.zeros(len(engines), np.int64)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = c.FOREVER
         self._idle: asyncio.Future[None] | None = None
@@ -119,14 +79,9 @@ class LanguageShell:
         request.tag, request.arrival_ns = self._next_tag, now_ns
         self._next_tag += 1
         self._of_tag[request.tag] = request
-        block = int(self.tables.run[c.T_BLOCK])
         model = bytes.fromhex(self.layouts[0].model_sha256)
-        request.names = names(request.prompt, block, model)
-        for engine, known in enumerate(self._known):
-            count = 0
-            while count < len(request.names) and request.names[count] in known:
-                count += 1
-            self._hits[engine] = min(count * block, (len(request.prompt) - 1) // block * block)
+        request.names = names(request.prompt, int(self.tables.run[c.T_BLOCK]), model)
+        hits = self._prefixes.hits(request.names, len(request.prompt))
         arguments = (
             request.tag,
             request.priority,
@@ -135,8 +90,8 @@ class LanguageShell:
             request.first_by_ns,
             request.deadline_ns,
         )
-        self._observer.event("arrival", now_ns, (*arguments, *self._hits.tolist()))
-        desk.on_arrival(now_ns, self.tables, self.state, *arguments, self._hits)
+        self._observer.event("arrival", now_ns, (*arguments, *hits.tolist()))
+        desk.on_arrival(now_ns, self.tables, self.state, *arguments, hits)
         self._carry_out(now_ns)
 
     def cancel(self, request: LanguageRequest) -> None:
@@ -159,16 +114,13 @@ class LanguageShell:
         elif isinstance(message, m.Broken):
             self._broken(engine, message)
         elif isinstance(message, m.Cached):
-            self._known[engine].difference_update(message.dropped)
-            self._known[engine].update(message.added)
+            self._prefixes.changed(engine, message.added, message.dropped)
 
     def engine_down(self, engine: int) -> None:
         """An engine is lost, with all KV on it."""
         now_ns = self._clock.now_ns()
-        self._known[engine].clear()
-        for key, handover in list(self._handovers.items()):
-            if handover.ends_with(engine):
-                self._let_go(key, handover)
+        self._prefixes.engine_down(engine)
+        self._handovers.engine_down(engine)
         self._observer.event("engine_down", now_ns, (engine,))
         if desk.on_engine_down(now_ns, self.tables, self.state, engine) != c.REFUSED:
             self._carry_out(now_ns)
@@ -180,13 +132,9 @@ class LanguageShell:
         if desk.on_engine_up(now_ns, self.tables, self.state, engine) != c.REFUSED:
             self._carry_out(now_ns)
 
-    def is_late(self, engine: int, after_ns: int) -> bool:
-        """Whether an engine has computed one step for longer than ``after_ns`` and twenty times what was expected."""
-        counts = self.state.engines[engine]
-        if counts[c.N_STEPPING] == 0:
-            return False
-        taken_ns = self._clock.now_ns() - int(counts[c.N_STEP_BEGAN_NS])
-        return taken_ns > max(after_ns, 20 * int(counts[c.N_STEP_EXPECTED_NS]))
+    def is_late(self, engine: int, least_ns: int) -> bool:
+        """Whether an engine hangs: its step takes ``least_ns``, and far longer than was expected."""
+        return self._clock.now_ns() > desk.late_at_ns(self.state, engine, least_ns)
 
     def drain(self) -> None:
         """Admit nothing from now on."""
@@ -246,14 +194,14 @@ class LanguageShell:
 
     def _exported(self, message: m.Exported) -> None:
         key = (message.row, message.epoch)
-        handover = self._handovers.get(key)
+        handover = self._handovers.find(key)
         if handover is None:
             return
         handover.export_ns, handover.tokens = message.took_ns, message.tokens
         handover.payload_bytes, handover.is_exported = message.payload_bytes, True
         request = self._of_row.get(message.row)
         if not self._tell_handover(key, desk.EXPORTED) or request is None or request.number != message.number:
-            self._let_go(key, handover)
+            self._handovers.let_go(key)
             return
         raw = self._is_raw(handover.prefill, handover.decode)
         order = m.Import(message.row, message.number, message.epoch, handover.slot, raw)
@@ -261,10 +209,10 @@ class LanguageShell:
 
     def _imported(self, message: m.Imported) -> None:
         key = (message.row, message.epoch)
-        handover = self._handovers.get(key)
+        handover = self._handovers.find(key)
         if handover is None:
             return
-        self._let_go(key, handover)
+        self._handovers.let_go(key)
         request = self._of_row.get(message.row)
         if request is not None:
             request.handover_ns += handover.export_ns + message.took_ns
@@ -275,19 +223,19 @@ class LanguageShell:
         log.warning("engine '%s': %s failed: %s", self._engines[engine].name, message.what, message.reason)
         if message.what in ("export", "import"):
             key = (message.row, message.epoch)
-            handover = self._handovers.get(key)
+            handover = self._handovers.find(key)
             if handover is not None:
-                self._let_go(key, handover)
+                self._handovers.let_go(key)
                 self._fail_handover(key, message.reason)
         else:
             # It has not what it was told to compute with: what it holds is not to be trusted.
             self._engines[engine].kill()
 
-    def _fail_handover(self, key: tuple[int, int], reason: str) -> None:
+    def _fail_handover(self, key: Key, reason: str) -> None:
         self._observer.handover_failed(reason)
         self._tell_handover(key, desk.BROKEN)
 
-    def _tell_handover(self, key: tuple[int, int], what: int) -> bool:
+    def _tell_handover(self, key: Key, what: int) -> bool:
         now_ns = self._clock.now_ns()
         self._observer.event("handover", now_ns, (*key, what))
         if desk.on_handover(now_ns, self.tables, self.state, *key, what) == c.REFUSED:
@@ -295,15 +243,11 @@ class LanguageShell:
         self._carry_out(now_ns)
         return True
 
-    def _let_go(self, key: tuple[int, int], handover: _Handover) -> None:
-        del self._handovers[key]
-        self._slots.give_back(handover.slot)
-
     # -- what the desk says
 
     def _carry_out(self, now_ns: int) -> None:
         effects = self.state.effects[: int(self.state.counters[c.C_EFFECTS])].tolist()
-        late: list[tuple[int, int]] = []
+        late: list[Key] = []
         ended: list[LanguageRequest] = []
         for kind, tag, row, a, b, detail in effects:
             if kind == c.STEP:
@@ -375,10 +319,9 @@ class LanguageShell:
         return self.layouts[prefill].raw == self.layouts[decode].raw
 
     def _begin_handover(self, request: LanguageRequest, row: int, *, prefill: int, decode: int, epoch: int) -> bool:
-        if self._slots.free == 0:
+        handover = self._handovers.begin((row, epoch), prefill, decode)
+        if handover is None:
             return False
-        handover = _Handover(prefill, decode, self._slots.take())
-        self._handovers[row, epoch] = handover
         raw = self._is_raw(prefill, decode)
         self._begin(request, decode, hit=0)
         self._engines[prefill].send(m.Export(row, request.number, epoch, handover.slot, raw))

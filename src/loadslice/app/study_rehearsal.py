@@ -1,0 +1,235 @@
+"""A plan rehearsed before it is predicted: a little traffic through its server, to learn what a profile cannot know."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from loadslice.app.study_plan import Clocks, Studied, clear_journal, send
+from loadslice.app.study_server import ServerError, serving
+from loadslice.evaluate import assemble, compare, pace, payloads
+from loadslice.evaluate.rehearsed import Rehearsed, as_rehearsed, drift
+from loadslice.profiles.drift import Timing, within
+from loadslice.profiles.jobs import Key
+from loadslice.spec import journal as journals
+from loadslice.spec.latency import Drift, LatencyTable, Milliseconds
+from loadslice.spec.pipeline import Pipeline
+from loadslice.spec.twin import twins
+
+LONE_REQUESTS, LONE_GAP_S = 12, 0.2
+"""Requests that find the server idle, to learn what processor time one costs outside its engines."""
+WARM_REQUESTS = 2
+"""The first of the traffic, whose times count for nothing."""
+REHEARSED_S = 8.0
+"""Length of a rehearsal as served: sixty requests of the OCR example, and four blocks of seconds to see drift in."""
+MILD_REQUESTS, MILD_GAP_S = 40, 0.15
+"""The same where a pace means nothing, because a plan's devices are emulated: requests, and their mean distance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What one run of a rehearsal saw."""
+
+    front: Milliseconds
+    """Time of a request beside waiting and service."""
+    handover: Milliseconds
+    """The way to a worker and back."""
+    cpu_ms: float
+    """Processor time of a request beside its engines, the load generator's among it."""
+    stages: pl.DataFrame
+    """The journal's, of the traffic, requests that warmed it up left out."""
+    rate_per_s: float
+
+
+def rehearse(
+    studied: Studied, inputs: payloads.Inputs, traffic: pl.DataFrame, cpu_ms: float | None = None
+) -> tuple[Rehearsal, str]:
+    """Serve the plan and send it a little traffic, to learn what its work takes where it will be predicted.
+
+    Also shows early that the plan can be served.
+
+    Args:
+        studied: The plan.
+        inputs: What to send.
+        traffic: As `at_pace` or `mild` gives it; nothing that is to be predicted later.
+        cpu_ms: Processor time of a request beside its engines, from the rehearsal of another plan, whose front is the
+            same; ``None``: lone requests find it out, before the traffic.
+
+    Raises:
+        ServerError: It cannot be served, or answered none of them.
+    """
+    folder = studied.folder / "check"
+    clear_journal(folder / "journal")
+    lone = _lone(inputs) if cpu_ms is None else traffic.clear()
+    used_s = 0.0
+    with serving(studied.plan.path, folder, studied.profile_path) as served:
+        if lone.height:
+            before = Clocks.read(served)
+            rows, run = send(served, studied.plan, lone, inputs)
+            after = Clocks.read(served) if served.is_alive() else before
+            used_s = after.server_s + after.client_s - before.server_s - before.client_s
+        if not lone.height or (served.is_alive() and not run.interrupted):
+            rows, run = send(served, studied.plan, traffic, inputs)
+    if run.interrupted:
+        raise KeyboardInterrupt
+    journal = journals.load(folder / "journal")
+    requests = assemble.with_rows(journal.requests)
+    warm = traffic if traffic.height <= WARM_REQUESTS else traffic.slice(WARM_REQUESTS)
+    alone, among = (_of_rows(requests, journal.stages, of) for of in (lone, warm))
+    extra_ms = compare.overhead_ms(requests, among, _latencies_ms(rows))
+    if extra_ms.size == 0:
+        reasons = ", ".join(sorted(set(rows["reason"].drop_nulls().to_list())))
+        raise ServerError(f"the server completed none of {rows.height} requests: {reasons}")
+    ways_ms = compare.handovers_ms(among)
+    if cpu_ms is None:
+        # Engines of one thread compute for as long as they are busy, so that wall time is processor time here.
+        in_engines_s = float((alone["copy_ns"] + alone["compute_ns"]).sum()) / 1e9
+        cpu_ms = max(0.0, 1000 * (used_s - in_engines_s) / lone.height)
+    found = f"median {np.median(extra_ms):.2f} ms in the front, {np.median(ways_ms):.2f} ms hand-over per stage"
+    rehearsal = Rehearsal(
+        front=_distribution(extra_ms),
+        handover=_distribution(ways_ms),
+        cpu_ms=round(cpu_ms, 3),
+        stages=among,
+        rate_per_s=among["tag"].n_unique() / _span_s(among),
+    )
+    return rehearsal, f"{extra_ms.size} requests: {found}, {cpu_ms:.1f} ms of processor time"
+
+
+def at_pace(frame: pl.DataFrame, speed: float) -> pl.DataFrame:
+    """An ordinary stretch of a trace's first half, as fast as its second is to be predicted.
+
+    Args:
+        frame: The whole trace, inputs named.
+        speed: Pace against the recording.
+    """
+    from_s, for_s = pace.rehearsal_window(frame, real_s=REHEARSED_S, speed=speed)
+    return _rows(frame.filter(pl.col("arrival_s").is_between(from_s, from_s + for_s)), 1 / speed)
+
+
+def mild(frame: pl.DataFrame, gap_s: float = MILD_GAP_S) -> pl.DataFrame:
+    """The beginning of a trace, at a pace that puts its requests ``gap_s`` apart on average.
+
+    Args:
+        frame: The whole trace, inputs named.
+        gap_s: Seconds, above 0.
+    """
+    first = frame.head(MILD_REQUESTS)
+    times_s = first["arrival_s"].to_numpy()
+    mean_s = float(times_s[-1] - times_s[0]) / max(1, len(times_s) - 1)
+    return _rows(first, gap_s / mean_s if mean_s > 0 else 1.0)
+
+
+def _rows(first: pl.DataFrame, scale: float) -> pl.DataFrame:
+    """Arrivals from 0, and rows after those of lone requests."""
+    began_s = first["arrival_s"].to_numpy()[0]
+    return first.with_columns(
+        arrival_s=(pl.col("arrival_s") - began_s) * scale, row=pl.int_range(pl.len()) + LONE_REQUESTS
+    )
+
+
+def learn(
+    table: LatencyTable, pipeline: Pipeline, rehearsals: Sequence[Rehearsal], earlier: Sequence[Rehearsed] = ()
+) -> Rehearsed:
+    """A profile as rehearsals of its plan found it, drift included.
+
+    Args:
+        table: The profile.
+        pipeline: As it was served.
+        rehearsals: At least one.
+        earlier: Of other plans on this machine, for how far its runs differ.
+    """
+    table = with_overhead(table, rehearsals)
+    if twins(pipeline):
+        # What an emulated device takes, a sheet says; what is beside it on this processor is not a device's company.
+        return Rehearsed(table, {}, {}, [], [])
+    found = as_rehearsed(
+        table,
+        pipeline,
+        [one.stages for one in rehearsals],
+        float(np.mean([one.rate_per_s for one in rehearsals])),
+    )
+    periods = drift([*earlier, found], slow_periods(found) or table.drift)
+    return found._replace(table=msgspec.structs.replace(found.table, drift=periods))
+
+
+def slow_periods(found: Rehearsed) -> Drift | None:
+    """How alike neighbouring passages of a rehearsal were, and for how long."""
+    timings = [
+        Timing(Key(one.stage, one.engine, 1, None), round(one.middle_s * 1e9), round(one.over_level * 1e6))
+        for one in found.passages
+    ]
+    return within(sorted(timings, key=lambda timing: timing.start_ns))
+
+
+def said(found: Rehearsed, pipeline: Pipeline) -> str:
+    """In a few words, how far the server is from the profile."""
+    if not found.ratios:
+        return "times as profiled"
+    models = {stage.name for stage in pipeline.stages if stage.python is None}
+    ratios = [ratio for (stage, _), ratio in found.ratios.items() if stage in models] or list(found.ratios.values())
+    company = ", ".join(f"{name} {value:.2f}" for name, value in found.contentions.items())
+    return f"models take {min(ratios):.2f} to {max(ratios):.2f} x their profile; contention {company}"
+
+
+def _lone(inputs: payloads.Inputs) -> pl.DataFrame:
+    names = list(inputs.samples)
+    return pl.DataFrame(
+        {
+            "row": range(LONE_REQUESTS),
+            "arrival_s": [LONE_GAP_S * number for number in range(LONE_REQUESTS)],
+            "input": [names[number * len(names) // LONE_REQUESTS] for number in range(LONE_REQUESTS)],
+        }
+    )
+
+
+def _of_rows(requests: pl.DataFrame, stages: pl.DataFrame, sent: pl.DataFrame) -> pl.DataFrame:
+    """Stages of a live journal that belong to rows that were sent."""
+    return stages.join(requests.filter(pl.col("row").is_in(sent["row"].implode())), on="tag", how="semi")
+
+
+def _span_s(stages: pl.DataFrame) -> float:
+    """From the first placement to the last end; requests that come all at once are not served all at once."""
+    begin_ns, end_ns = stages["enqueued_ns"].to_numpy().min(), stages["done_ns"].drop_nulls().to_numpy().max()
+    return max(float(end_ns - begin_ns) / 1e9, 0.001)
+
+
+def _latencies_ms(rows: pl.DataFrame) -> dict[int, float]:
+    done = rows.filter(pl.col("outcome") == "completed")
+    return dict(zip(done["row"].to_list(), done["latency_ms"].to_list(), strict=True))
+
+
+def with_overhead(table: LatencyTable, rehearsals: Sequence[Rehearsal]) -> LatencyTable:
+    """The same table with time outside the core filled in."""
+    front, handover = (
+        _distribution(np.concatenate([np.array(times.samples, np.float64) for times in found]))
+        for found in ([one.front for one in rehearsals], [one.handover for one in rehearsals])
+    )
+    cpu_ms = float(np.mean([one.cpu_ms for one in rehearsals]))
+    return msgspec.structs.replace(table, overhead_ms=front, handover_ms=handover, overhead_cpu_ms=cpu_ms)
+
+
+def dilated(table: LatencyTable, dilate: float) -> LatencyTable:
+    """The same table on a dilated clock, on which front and hand-over look faster by as much."""
+    if dilate == 1:
+        return table
+    return msgspec.structs.replace(
+        table,
+        overhead_ms=_faster(table.overhead_ms, dilate),
+        handover_ms=_faster(table.handover_ms, dilate),
+        overhead_cpu_ms=None if table.overhead_cpu_ms is None else table.overhead_cpu_ms / dilate,
+    )
+
+
+def _faster(times: Milliseconds | None, dilate: float) -> Milliseconds | None:
+    if times is None:
+        return None
+    return Milliseconds(samples=[round(one / dilate, 6) for one in times.samples or []])
+
+
+def _distribution(times_ms: compare.Float64s) -> Milliseconds:
+    """At most 64 quantiles of measured times; none below 0, though clocks of two processes differ by microseconds."""
+    values = np.quantile(np.maximum(times_ms, 0.0), np.linspace(0, 1, min(64, times_ms.size)))
+    return Milliseconds(samples=[round(float(value), 4) for value in values])

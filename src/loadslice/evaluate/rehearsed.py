@@ -1,0 +1,328 @@
+"""A profile as a rehearsal found it: the same kinds of work, as long as they take in the server that is predicted.
+
+A profile times one kind of work after the other in a process of its own. A server meets them after a pause or amid
+others, beside a front that works too, and in another minute of a machine whose speed wanders. What that changes is
+measured where it happens: a little traffic at the pace that is to be predicted goes through the server, and its journal
+says when each passage held its slot, who else held one then (`loadslice.evaluate.company`) and how long it computed.
+
+Of each engine that contention is taken which leaves the least of its passages' variation unexplained; what is then left
+of a passage is its time alone. From those times each kind of work has its level (the profile's times, brought to the
+same speed, count as much as the rehearsal's), each stage the shape of its distribution, and the run the spread of its
+speed from one block of seconds to the next: what a prediction for the coming minutes cannot know.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from loadslice.evaluate.company import CONTENTIONS, Passages, passages
+from loadslice.policy.estimate import typical_ms
+from loadslice.sim.service import Service, _measured_crowding, lower_service
+from loadslice.spec.latency import Drift, Entry, LatencyTable, Milliseconds
+from loadslice.spec.pipeline import Pipeline
+from loadslice.spec.twin import twins
+
+Float64s = npt.NDArray[np.float64]
+
+STRAY_MAX = 0.5
+"""Logarithms further off count as this much: a passage that was held up says little about contention."""
+COMPANY_SPREAD_MIN = 0.05
+"""Passages that were all in equal company cannot tell contention from slowness; the profile's is kept then."""
+PASSAGES_MIN = 10
+"""A stage with fewer on an engine takes level and shape from all of that engine's."""
+BLOCK_S = 2.0
+"""As long as the slow periods that were seen, and short enough for some blocks in a rehearsal."""
+BLOCKS_ALIKE = 0.25
+"""Correlation of neighbouring blocks, mean over eight runs of the OCR example; means of alike blocks spread wider."""
+BLOCK_WORK_MIN = 0.2
+"""A block with less work than this share of the fullest says nothing about speed."""
+WAY_SHARE_MAX = 0.5
+"""A way that is shorter than others takes at most so much off the work of a very short stage."""
+SAMPLES = 64
+"""Times kept per entry."""
+
+
+class Passage(NamedTuple):
+    """A batch of a model, against what is typical of its kind of work."""
+
+    stage: str
+    engine: str
+    middle_s: float
+    over_level: float
+    """Time alone over its kind's mean."""
+
+
+class Rehearsed(NamedTuple):
+    """What rehearsals of a plan say about it."""
+
+    table: LatencyTable
+    ratios: dict[tuple[str, str], float]
+    """(stage, engine) -> time alone in the server over the profile's."""
+    contentions: dict[str, float]
+    """Engine -> slow-down in full company."""
+    blocks: list[Float64s]
+    """Of each rehearsal, the logarithm of each block's time per unit of work; 0: as in all of them together."""
+    passages: list[Passage]
+    """Of the last rehearsal, by stage and engine."""
+
+
+def as_rehearsed(
+    table: LatencyTable, pipeline: Pipeline, rehearsals: Sequence[pl.DataFrame], rate_per_s: float
+) -> Rehearsed:
+    """Bring a profile to what rehearsals found.
+
+    Args:
+        table: From a profile of this pipeline, with ``overhead_cpu_ms`` of its server.
+        pipeline: As it was served.
+        rehearsals: ``stages`` of each one's journal, requests that warmed it up left out.
+        rate_per_s: Mean rate of their requests.
+
+    Returns:
+        The profile with its times, contention and hand-over replaced; unchanged where the rehearsals say nothing, and
+        for engines that are not here (twins), whose times are a sheet's.
+    """
+    service, _ = lower_service(pipeline, table, rate_per_s=rate_per_s)
+    runs = [
+        [own for own in passages(stages, pipeline, service) if own.engine not in twins(pipeline)]
+        for stages in rehearsals
+    ]
+    levels = _Levels(table, pipeline, service, [own for run in runs for own in run])
+    entries = [levels.entry(entry) for entry in table.entries]
+    return Rehearsed(
+        msgspec.structs.replace(table, entries=entries, handover_ms=levels.handover_ms() or table.handover_ms),
+        levels.ratios,
+        {name: float(CONTENTIONS[at]) for name, at in levels.contention.items()},
+        [levels.blocks(run) for run in runs],
+        list(levels.passages(runs[-1])) if runs else [],
+    )
+
+
+class _Kind(NamedTuple):
+    """What a latency table tells apart, by stage."""
+
+    stage: str
+    engine: str
+    rows: int
+    shape: tuple[int, ...] | None
+
+
+class _Curves:
+    """Mean times by rows, joined by straight lines and beyond the last in proportion, as the simulator does.
+
+    Args:
+        means_ms: Of the kinds of work that are known.
+    """
+
+    def __init__(self, means_ms: Mapping[_Kind, float]) -> None:
+        known: dict[tuple[str, str, tuple[int, ...] | None], list[tuple[int, float]]] = {}
+        for kind, mean_ms in means_ms.items():
+            known.setdefault((kind.stage, kind.engine, kind.shape), []).append((kind.rows, mean_ms))
+        self._known = {key: np.array(sorted(points)).T for key, points in known.items()}
+
+    def at(self, own: Passages) -> Float64s:
+        """[n]; nan of a shape that is not known."""
+        return np.array([self._one(own, rows, shape) for rows, shape in own.kinds])
+
+    def _one(self, own: Passages, rows: int, shape: tuple[int, ...] | None) -> float:
+        # Of stages without buckets the profile knows no shapes.
+        points = self._known.get((own.stage, own.engine, shape), self._known.get((own.stage, own.engine, None)))
+        if points is None:
+            return math.nan
+        return float(np.interp(rows, *points)) * max(1.0, rows / float(points[0, -1]))
+
+
+class _Levels:
+    """Times alone, by kind of work.
+
+    Args:
+        table: The profile.
+        pipeline: As it was served.
+        service: The profile lowered.
+        found: Passages of all rehearsals.
+    """
+
+    def __init__(self, table: LatencyTable, pipeline: Pipeline, service: Service, found: Sequence[Passages]) -> None:
+        self._pipeline = pipeline
+        self._service = service
+        self._stage_of = {stage.variant_id: stage.name for stage in pipeline.stages}
+        self._profiled = {self._kind(entry): (_mean_ms(entry.latency_ms), entry.n or 1) for entry in table.entries}
+        self._profile = _Curves({kind: mean_ms for kind, (mean_ms, _) in self._profiled.items()})
+        self._found = found
+        self.contention = {name: self._contention(name) for name in dict.fromkeys(own.engine for own in found)}
+        """Engine -> index into `CONTENTIONS`."""
+        pairs = dict.fromkeys((own.stage, own.engine) for own in found)
+        self.ratios = {pair: ratio for pair in pairs if (ratio := self._ratio(*pair)) is not None}
+        self._levels_ms = self._means()
+        self._level = _Curves(self._levels_ms)
+        self._shapes = {pair: self._shape(*pair) for pair in self.ratios}
+        ways_ms = {pair: self._ways_ms(*pair) for pair in pairs}
+        self._ways = np.concatenate([np.zeros(0), *ways_ms.values()])
+        self._longer_ms = {pair: float(own.mean() - self._ways.mean()) for pair, own in ways_ms.items() if len(own)}
+        """How much longer the way to a stage is than ways are on average; the simulator knows one way for all."""
+
+    def entry(self, entry: Entry) -> Entry:
+        """The entry as the rehearsals found it."""
+        kind = self._kind(entry)
+        pair = (kind.stage, kind.engine)
+        if pair not in self.ratios:
+            return entry
+        level_ms, longer_ms = self._levels_ms[kind], self._longer_ms.get(pair, 0.0)
+        shorter = max(1 + min(longer_ms, 0.0) / level_ms, 1 - WAY_SHARE_MAX)
+        times_ms = level_ms * self._shapes[pair] * shorter + max(longer_ms, 0.0)
+        contended = None
+        if entry.contended_ms is not None:
+            crowding = _measured_crowding(self._pipeline, kind.engine, self._service.cores)
+            contended = _milliseconds(times_ms * CONTENTIONS[self.contention[kind.engine]] * crowding)
+        return msgspec.structs.replace(entry, latency_ms=_milliseconds(times_ms), contended_ms=contended)
+
+    def handover_ms(self) -> Milliseconds | None:
+        """The way to the worker and back on a machine of its own."""
+        return _milliseconds(np.quantile(self._ways, _EVENLY)) if self._ways.size else None
+
+    def blocks(self, run: Sequence[Passages]) -> Float64s:
+        """Logarithm of the time per unit of work in each block of a run."""
+        if not run:
+            return np.zeros(0)
+        began_s = min(float(own.middle_s.min()) for own in run)
+        took_ms, work_ms = np.zeros((2, 1 + int((max(float(own.middle_s.max()) for own in run) - began_s) / BLOCK_S)))
+        for own, alone_ms, levels_ms in self._known(run):
+            block = ((own.middle_s - began_s) / BLOCK_S).astype(np.int64)
+            known = ~np.isnan(levels_ms)
+            np.add.at(took_ms, block[known], alone_ms[known])
+            np.add.at(work_ms, block[known], levels_ms[known])
+        busy = work_ms > BLOCK_WORK_MIN * work_ms.max()
+        speeds: Float64s = np.log(took_ms[busy] / work_ms[busy])
+        return speeds
+
+    def passages(self, run: Sequence[Passages]) -> Iterator[Passage]:
+        """Of models whose kind of work was profiled."""
+        models = {stage.name for stage in self._pipeline.stages if stage.python is None}
+        for own, alone_ms, levels_ms in self._known([own for own in run if own.stage in models]):
+            for middle_s, over in zip(own.middle_s.tolist(), (alone_ms / levels_ms).tolist(), strict=True):
+                if not math.isnan(over):
+                    yield Passage(own.stage, own.engine, middle_s, over)
+
+    def _kind(self, entry: Entry) -> _Kind:
+        shape = None if entry.shape is None else tuple(entry.shape)
+        return _Kind(self._stage_of.get(entry.variant, entry.variant), entry.engine, entry.batch, shape)
+
+    def _known(self, found: Sequence[Passages]) -> Iterator[tuple[Passages, Float64s, Float64s]]:
+        """Passages with their times alone and their kinds' levels, [n] each; nan of a shape that was not profiled."""
+        for own in found:
+            yield own, self._alone_ms(own), self._level.at(own)
+
+    def _alone_ms(self, own: Passages) -> Float64s:
+        alone_ms: Float64s = own.work_ms / own.slower[self.contention[own.engine]]
+        return alone_ms
+
+    def _ways_ms(self, stage: str, engine: str) -> Float64s:
+        own = [one for one in self._found if (one.stage, one.engine) == (stage, engine)]
+        return np.concatenate([one.way_ms / one.slower[self.contention[engine]] for one in own])
+
+    def _contention(self, engine: str) -> int:
+        """The contention that explains most; the profile's where company hardly varied."""
+        loss, spread = np.zeros(len(CONTENTIONS)), 0.0
+        for own in self._found:
+            profiled_ms = self._profile.at(own)
+            known = ~np.isnan(profiled_ms) & (own.work_ms > 0)
+            if own.engine != engine or known.sum() < 2:
+                continue
+            slower, weight = own.slower[:, known], profiled_ms[known]
+            left = np.log(own.work_ms[known] / weight) - np.log(slower)
+            left -= np.average(left, axis=1, weights=weight)[:, None]
+            loss += (weight * np.clip(left, -STRAY_MAX, STRAY_MAX) ** 2).sum(axis=1)
+            spread = max(spread, float(np.std(np.log(slower[-1] / slower[0]))))
+        if spread >= COMPANY_SPREAD_MIN:
+            return int(np.argmin(loss))
+        number = list(self._pipeline.engines).index(engine)
+        own_stages = [n for n, stage in enumerate(self._pipeline.stages) if engine in stage.engine_names]
+        profiled = float(np.median(self._service.contention[own_stages, number]))
+        return int(np.argmin(np.abs(CONTENTIONS - profiled)))
+
+    def _ratio(self, stage: str, engine: str) -> float | None:
+        """Time alone in the server over the profile's, of a stage or, where that says too little, of its engine."""
+        for wanted in ([own for own in self._found if (own.stage, own.engine) == (stage, engine)], self._on(engine)):
+            alone_ms, profiled_ms = (
+                np.concatenate([np.zeros(0), *parts])
+                for parts in ([self._alone_ms(own) for own in wanted], [self._profile.at(own) for own in wanted])
+            )
+            known = ~np.isnan(profiled_ms)
+            if known.sum() >= PASSAGES_MIN:
+                return float(alone_ms[known].sum() / profiled_ms[known].sum())
+        return None
+
+    def _on(self, engine: str) -> list[Passages]:
+        return [own for own in self._found if own.engine == engine]
+
+    def _means(self) -> dict[_Kind, float]:
+        """Mean time alone of each kind: the profile's times at the rehearsals' speed, and theirs, count alike."""
+        total_ms = {kind: mean_ms * n * self.ratios.get((kind.stage, kind.engine), 1.0)
+                    for kind, (mean_ms, n) in self._profiled.items()}  # fmt: skip
+        count = {kind: n for kind, (_, n) in self._profiled.items()}
+        for own in self._found:
+            for (rows, shape), alone_ms in zip(own.kinds, self._alone_ms(own).tolist(), strict=True):
+                exact = _Kind(own.stage, own.engine, rows, shape)
+                kind = exact if exact in total_ms else exact._replace(shape=None)
+                if kind in total_ms:
+                    total_ms[kind] += alone_ms
+                    count[kind] += 1
+        return {kind: total_ms[kind] / count[kind] for kind in total_ms}
+
+    def _shape(self, stage: str, engine: str) -> Float64s:
+        """[SAMPLES] quantiles of time over level, mean 1: of a stage or, where that says too little, of its engine."""
+        own = [one for one in self._found if (one.stage, one.engine) == (stage, engine)]
+        if sum(len(one.work_ms) for one in own) < PASSAGES_MIN:
+            own = self._on(engine)
+        over = np.concatenate([alone_ms / levels_ms for _, alone_ms, levels_ms in self._known(own)])
+        shape = np.quantile(over[~np.isnan(over)], _EVENLY)
+        centred: Float64s = shape / shape.mean()
+        return centred
+
+
+_EVENLY = (np.arange(SAMPLES) + 0.5) / SAMPLES
+
+
+def _mean_ms(times: Milliseconds) -> float:
+    return typical_ms(times) if times.samples is None else float(np.mean(times.samples))
+
+
+def _milliseconds(times_ms: Float64s) -> Milliseconds:
+    p50, p90, p99 = (round(float(value), 4) for value in np.quantile(times_ms, (0.5, 0.9, 0.99)))
+    return Milliseconds(p50=p50, p90=p90, p99=p99, samples=[round(float(value), 4) for value in times_ms])
+
+
+def drift(found: Sequence[Rehearsed], known: Drift | None) -> Drift | None:
+    """How far the next run may lie from what rehearsals found.
+
+    A run is as fast as its blocks are on average, and so is a rehearsal: with ``m`` blocks of deviation ``s`` in either
+    their difference deviates by ``s * sqrt(2 / m)``, times ``sqrt((1 + r) / (1 - r))`` where neighbouring blocks
+    correlate by ``r`` (means of a first-order autoregression). Where plans were rehearsed several times, the runs' own
+    spread says it directly and knows of drift over minutes as well; the wider of the two counts.
+
+    Args:
+        found: Of plans on this machine; what they say is pooled.
+        known: From the profile; its slow periods are kept.
+
+    Returns:
+        ``known`` where the rehearsals were too short to tell.
+    """
+    blocks = [run for plan in found for run in plan.blocks if len(run) > 1]
+    freedom = sum(len(run) - 1 for run in blocks)
+    if freedom < 1:
+        return known
+    deviation = math.sqrt(sum(float(np.sum((run - run.mean()) ** 2)) for run in blocks) / freedom)
+    wider = math.sqrt((1 + BLOCKS_ALIKE) / (1 - BLOCKS_ALIKE))
+    spread = wider * deviation * math.sqrt(2 / float(np.mean([len(run) for run in blocks])))
+    runs = [np.array([run.mean() for run in plan.blocks if len(run)]) for plan in found]
+    between = sum(len(means) - 1 for means in runs if len(means) > 1)
+    if between:
+        squares = sum(float(np.sum((means - means.mean()) ** 2)) for means in runs if len(means) > 1)
+        if math.sqrt(squares / between) > spread:
+            spread, freedom = math.sqrt(squares / between), between
+    base = known or Drift(period_ms=1000 * BLOCK_S, likeness=0.0)
+    return msgspec.structs.replace(base, between_runs=round(min(spread, 1.0), 5), runs=freedom + 1)

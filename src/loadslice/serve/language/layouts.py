@@ -1,0 +1,37 @@
+"""Whether KV of one engine means anything to another."""
+
+from collections.abc import Sequence
+
+from loadslice.backends.language import messages as m
+from loadslice.spec.errors import InputError
+from loadslice.spec.language import Language
+
+ALIKE = ("model_sha256", "layers", "kv_heads", "head_dim", "dtype")
+
+
+def check_layouts(language: Language, layouts: Sequence[m.Layout]) -> None:
+    """Refuse links between engines whose KV does not mean the same.
+
+    Args:
+        language: Its links are looked at.
+        layouts: Of its engines, in their order.
+
+    Raises:
+        InputError: Names the link and what differs.
+    """
+    by_name = dict(zip(language.engines, layouts, strict=True))
+    for link in language.links:
+        one, other = by_name[link.from_], by_name[link.to]
+        place = f"links: from '{link.from_}' to '{link.to}'"
+        for key in ALIKE:
+            mine, theirs = getattr(one, key), getattr(other, key)
+            if mine != theirs:
+                raise InputError(
+                    f"{place}: their {key} differ, {mine!s:.20} and {theirs!s:.20}; KV of one means nothing to the "
+                    "other."
+                )
+        if one.raw != other.raw and not (one.has_neutral and other.has_neutral):
+            raise InputError(
+                f"{place}: quantised KV moves only between engines of one runtime and precision. Give both "
+                "`options: {kv_precision: f32}`."
+            )

@@ -1,0 +1,49 @@
+"""The door to ``.npz`` files: whatever is wrong with one is an OSError or a ValueError of one line.
+
+NumPy and zipfile raise what they meet: zlib's errors and zipfile's have no base of their own, and a header may ask for
+any memory.
+"""
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+ARRAYS_MAX = 100_000
+UNPACKED_BYTES_MAX = 4 << 30
+"""All arrays of one file together, where the caller knows no better."""
+
+
+def read_npz(source: Path | bytes, *, unpacked_bytes_max: int = UNPACKED_BYTES_MAX) -> dict[str, NDArray[np.generic]]:
+    """Read every array of a file.
+
+    Args:
+        source: The file, or what is in it.
+        unpacked_bytes_max: A file that unpacks to more is refused before it is unpacked.
+
+    Returns:
+        Arrays by name, in the file's order.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is no such file, damaged, or too large.
+    """
+    try:
+        with zipfile.ZipFile(_opened(source)) as packed:
+            infos = packed.infolist()
+            unpacked_bytes = sum(info.file_size for info in infos)
+        if len(infos) > ARRAYS_MAX or unpacked_bytes > unpacked_bytes_max:
+            raise ValueError(f"unpacks to {unpacked_bytes} bytes, more than the {unpacked_bytes_max} allowed here")
+        with np.load(_opened(source), allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except OSError:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())
+        raise ValueError(said or type(error).__name__) from error
+
+
+def _opened(source: Path | bytes) -> Path | io.BytesIO:
+    return io.BytesIO(source) if isinstance(source, bytes) else source
