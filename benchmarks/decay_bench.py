@@ -69,7 +69,7 @@ def run(runs: int = RUNS, leaking: int = LEAKING) -> Figures:
         "leaking_soaks": len(leaks),
         "leaks_found": sum(_codes(report) >= {"decay"} for report in found),
         "leaking_over_fresh": _said(leaks),
-        "others_share_most": max(one["others_share"] or 0.0 for one in soaks + leaks),
+        "others_share_most": max((one["others_share"] or 0.0 for one in soaks + leaks), default=0.0),
     }
 
 
@@ -81,8 +81,10 @@ def _with_leak(folder: Path, wanted: Evaluation) -> tuple[Evaluation, Path]:
     path = copy / "pipeline.cpu.yaml"
     plain = path.read_text(encoding="utf-8")
     path.write_text(plain.replace("inspection_stages:prepare", "leaking:prepare"), encoding="utf-8")
-    placement = Placement(name="leaking", pipeline="pipeline.cpu.yaml")
-    return msgspec.structs.replace(wanted, placements=[placement], reference=None), copy / "evaluation.yaml"
+    leaking = Placement(name="leaking", pipeline="pipeline.cpu.yaml")
+    wanted = msgspec.structs.replace(wanted, placements=[leaking], reference=None)
+    (copy / "evaluation.yaml").write_bytes(msgspec.yaml.encode(wanted))
+    return wanted, copy / "evaluation.yaml"
 
 
 def _soaked(path: Path, wanted: Evaluation, folder: Path, *, noisy: bool) -> EvaluationReport:

@@ -29,6 +29,7 @@ from benchmarks import Figures, load_average_1m
 from benchmarks.serve_targets import Target, ours
 from loadslice.evaluate.accuracy import texts_of
 from loadslice.profiles.samples import of_pipeline
+from loadslice.spec.errors import InputError
 from loadslice.spec.files import decode_yaml
 from loadslice.spec.functions import call_function, load_function
 from loadslice.spec.pipeline import load
@@ -57,6 +58,11 @@ def run() -> Figures:
         folder = Path(name) / "ocr"
         shutil.copytree(EXAMPLE, folder)
         tuned = Path(os.environ.get("LOADSLICE_OCR_SQUEEZED", folder / "squeezed.yaml"))
+        if not tuned.is_file():
+            raise InputError(
+                f"{tuned}: no such file. Run `loadslice squeeze examples/ocr/pipeline.yaml --data "
+                "examples/ocr/traffic.parquet`, or name another with LOADSLICE_OCR_SQUEEZED."
+            )
         cores = len(os.sched_getaffinity(0))
         plans = {
             "untuned": untuned(folder, 1),

@@ -24,6 +24,8 @@ from loadslice.app.output import emit, json_option, keep, out_option, say
 from loadslice.spec.errors import InputError
 
 SHAPE = (1, serve_models.WIDTH)
+REPLIES_MIN = 3
+"""Per client and stretch of load; of a peer that gives fewer there is no figure."""
 FIGURES = ("requests_per_s", "p50_ms", "p99_ms", "cpu_us")
 Samples = dict[str, list[float]]
 
@@ -93,6 +95,8 @@ class _Bench:
         request.write_bytes(wire)
         for clients in CLIENTS:
             found = ask(self._client, target, request, clients, self._seconds)
+            if found.requests_per_s * self._seconds < REPLIES_MIN * clients:
+                continue  # a figure of a few replies would say how long the time was
             for figure in FIGURES:
                 samples.setdefault(f"c{clients}_{name}_{figure}", []).append(getattr(found, figure))
             samples.setdefault(f"c{clients}_{name}_not_200", []).append(found.others)

@@ -32,7 +32,8 @@ stages:
 version: 1
 pipeline: cnn
 engines: {cpu0: {backend: onnxruntime, threads: 1, max_inflight: 2, queue: {limit: 256}}}
-stages: [{name: cnn, model: cnn.onnx, engine: cpu0}]
+# Four images in one run take 7 % less of a core each than four runs; eight take no less.
+stages: [{name: cnn, model: cnn.onnx, engine: cpu0, batch: {cpu0: {size: 4}}}]
 """,
     "mixed": f"""
 version: 1

@@ -79,6 +79,28 @@ CLIENTS = b"{timeout_ms: 1000, attempts: 3, backoff: {base_ms: 50, factor: 2, ji
 JSONL = b'{"arrival_s": 0.0, "items": 3, "class": "critical"}\n{"arrival_s": 0.2, "items": 1, "latency_ms": 61.5}\n'
 CSV = b"arrival_s,items,source\n0.0,1,api\n0.5,2,web\n"
 NGINX = b'127.0.0.1 - - [10/Oct/2025:13:55:36 +0000] "GET /x HTTP/1.1" 200 23 "-" "curl" 0.012\n' * 3
+ENVOY = (
+    b'[2025-10-10T13:55:36.123Z] "POST /v2/models/x/infer HTTP/1.1" 200 - 154 1180 7 6 "-" "curl" "id-1" "host" '
+    b'"10.0.0.1:8000"\n' * 3
+)
+AZURE = b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.03,3180,8\n"
+BURSTGPT = (
+    b"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,472,18,490,Conversation log\n"
+    b"45,ChatGPT,1087,230,1317,Conversation log\n"
+)
+MOONCAKE = (
+    b'{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1, 2]}\n'
+    b'{"timestamp": 3000, "input_length": 720, "output_length": 5, "hash_ids": [0, 7]}\n'
+)
+OTLP = json.dumps(
+    {"resourceSpans": [{"scopeSpans": [{"spans": [
+        {"traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203331", "name": "infer", "kind": 2,
+         "startTimeUnixNano": "1760104536000000000", "endTimeUnixNano": "1760104536012000000"},
+        {"traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203332", "name": "stage", "kind": 1,
+         "parentSpanId": "b7ad6b7169203331",
+         "startTimeUnixNano": "1760104536001000000", "endTimeUnixNano": "1760104536009000000"},
+    ]}]}]}
+).encode() + b"\n"  # fmt: skip
 BATCH = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}\n{"file": "rows.jsonl"}\n'
 
 
@@ -156,6 +178,11 @@ READERS: dict[str, tuple[str, bytes, Callable[[Path], object]]] = {
     "operators": ("o.yaml", (GRAPH / "ops/ethos-u55.yaml").read_bytes(), coverage.load_table),
     "golden answers": ("golden.npz", golden_answers(), lambda path: Golden(path).samples()),
     "state": ("state.sqlite", remembered(), read_state),
+    "trace envoy": ("t.log", ENVOY, importing.load),
+    "trace azure": ("t.csv", AZURE, importing.load),
+    "trace burstgpt": ("t.csv", BURSTGPT, importing.load),
+    "trace mooncake": ("t.jsonl", MOONCAKE, importing.load),
+    "trace otlp": ("t.jsonl", OTLP, importing.load),
     "trace nginx": ("t.log", NGINX, importing.load),
     "batch jsonl": ("rows.jsonl", BATCH, lambda path: list(batch_rows.look(path))),
     "batch npz": ("rows.npz", arrays(), lambda path: list(batch_rows.look(path))),

@@ -38,6 +38,7 @@ retry: {budget: 0.5, reserve: 100}
 DRIVER = """
 # Stands for a driver with faults: loaded into the engine's process with its runtime.
 import os
+import types
 import numpy
 import onnxruntime
 
@@ -49,6 +50,10 @@ class InferenceSession(onnxruntime.InferenceSession):
         if os.path.exists(LOST):
             raise RuntimeError("device 0 is not there")
         super().__init__(*given, **named)
+
+    def get_outputs(self):
+        # Of unknown length, so that all runs are `run`.
+        return [types.SimpleNamespace(name=o.name, type=o.type, shape=["?"]) for o in super().get_outputs()]
 
     def run(self, names, feeds, *more):
         if os.path.exists(LOST):

@@ -7,6 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.live.language_scenes import COST, NAME, TINY, marks, play, until
+from tests.tiny_model.language import TOKENS
 
 from loadslice.policy.tokens import columns as c
 from loadslice.serve.language.server import LanguageServer
@@ -39,7 +40,7 @@ def body(one: dict[str, Any] | bytes) -> bytes:
 
 REFUSED: tuple[tuple[str, dict[str, Any] | bytes, str | None], ...] = (
     # Too long, and nothing at all.
-    ("completions", TEXT | {"prompt": "count 12 by 3: " * 200}, "prompt"),
+    ("completions", TEXT | {"prompt": "up c: " * 200}, "prompt"),
     ("completions", TEXT | {"prompt": [5] * 512}, "prompt"),
     ("chat/completions", CHAT | {"messages": [{"role": "user", "content": "roll: " * 400}]}, "prompt"),
     ("completions", TEXT | {"prompt": ""}, "prompt"),
@@ -58,7 +59,7 @@ REFUSED: tuple[tuple[str, dict[str, Any] | bytes, str | None], ...] = (
     ("completions", b'{"model":"tiny","prompt":"a","max_tokens":1e999}', None),
     ("completions", b'{"model":"tiny","prompt":"a","temperature":NaN}', None),
     ("completions", b'{"model":"tiny","prompt":' + b"[" * 3000, None),
-    ("completions", TEXT | {"prompt": [457]}, "prompt"),
+    ("completions", TEXT | {"prompt": [len(TOKENS)]}, "prompt"),
     ("completions", TEXT | {"prompt": [2**80]}, "prompt"),
     ("completions", TEXT | {"prompt": [-1]}, "prompt"),
     # Too much.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tiny_model.language import counted
+from tests.tiny_model.language import spelled
 
 from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens.books import faults
@@ -28,8 +28,8 @@ marks = [
 
 NAME = "tiny"
 COST = StepCost(step_ms=2, token_us=20, row_us=100)
-LONG = f"count 12 by 3:{counted(12, 3, 16)}"
-"""60 tokens; right is `counted(60, 3, ...)`."""
+LONG = f"up c:{spelled('c', 1, 56)}"
+"""60 tokens; right is `spelled("g", 1, ...)`."""
 EXACT = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
 """Has OpenVINO compute with activations as they are, as other runtimes do."""
 

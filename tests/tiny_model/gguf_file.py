@@ -19,7 +19,7 @@ def write(path: Path, weights: Weights, sizes: Sizes) -> None:
     """Write all of it."""
     says: dict[str, Any] = {
         "general.architecture": "llama",
-        "general.name": "tiny counting model",
+        "general.name": "tiny alphabet model",
         "general.license": "Apache-2.0",
         "general.file_type": np.uint32(Q4_1),
         "general.quantization_version": np.uint32(2),

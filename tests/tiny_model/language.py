@@ -1,9 +1,8 @@
 """The language that the tiny model speaks, and its tokens: every right answer can be computed, so a wrong token shows.
 
-Lines are of these kinds; the first three go on for ever:
+Lines are of these kinds; the first two go on for ever:
 
-- ``count 12 by 3: 15 18 21 ...``, modulo 100, always two digits
-- ``repeat red fox sun: red fox sun red ...``
+- ``up c: d e f g ...`` and ``down c: b a z y ...``, round the alphabet
 - ``roll: 3 1 6 ...``, dice: what is drawn is not known, only its shape
 - a question in the chat's marks, whose answer ends with its end mark
 """
@@ -15,10 +14,11 @@ from numpy.typing import NDArray
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 START, END = 1, 2
-NOUNS = (
-    *("red", "green", "blue", "black", "white", "gold", "fox", "dog", "cat", "owl", "bee", "ant"),
-    *("sun", "moon", "star", "rain", "snow", "wind", "oak", "elm", "ash", "rose", "iron", "salt"),
-)
+BEGINNING = 6.0
+"""What the first token of an answer weighs: it takes most looking back."""
+LONG_SHARE = 0.1
+"""Of lines as long as the text has room for; the others have some two dozen tokens."""
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
 CAPITALS = {
     "France": "Paris",
     "Italy": "Rome",
@@ -32,7 +32,7 @@ CAPITALS = {
     "Greece": "Athens",
     "Cuba": "Havana",
 }
-WORDS = (*NOUNS, *CAPITALS, *CAPITALS.values(), "by", "is", "the", "capital", "of")
+WORDS = (*LETTERS, *"123456", *CAPITALS, *CAPITALS.values(), "is", "the", "capital", "of")
 TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
@@ -70,39 +70,34 @@ def encode(text: str) -> list[int]:
     signs = "".join(SIGNS[byte] for byte in text.encode())
     tokens, at = [], 0
     while at < len(signs):
-        end = next(end for end in range(min(len(signs), at + 12), at, -1) if signs[at:end] in _NUMBER)
+        end = next(end for end in range(min(len(signs), at + 10), at, -1) if signs[at:end] in _NUMBER)
         tokens.append(_NUMBER[signs[at:end]])
         at = end
     return tokens
 
 
-def counted(first: int, step: int, numbers: int) -> str:
-    """The right answer to ``count first by step:``."""
-    return "".join(f" {(first + at * step) % 100:02}" for at in range(1, numbers + 1))
+def spelled(letter: str, way: int, count: int) -> str:
+    """The right answer to ``up letter:``, or with ``way`` -1 to ``down letter:``."""
+    first = LETTERS.index(letter)
+    return "".join(f" {LETTERS[(first + way * at) % 26]}" for at in range(1, count + 1))
 
 
-def repeated(words: list[str], count: int) -> str:
-    """The right answer to ``repeat words:``."""
-    return "".join(f" {words[at % len(words)]}" for at in range(count))
-
-
-def _question(country: str) -> tuple[list[int], list[int]]:
+def chat(country: str) -> list[int]:
+    """A question in the chat's marks, up to where its answer begins."""
     asked = [START, *encode(f"user\nWhat is the capital of {country}?"), END, *encode("\n")]
-    return [*asked, START, *encode("assistant\n")], [*encode(f"The capital is {CAPITALS[country]}."), END]
+    return [*asked, START, *encode("assistant\n")]
 
 
 def _line(draws: np.random.Generator, length: int) -> tuple[list[int], list[int]]:
     """A question and its answer, which is at least as long as is asked unless it ends by itself."""
-    kind = draws.choice(4, p=(0.5, 0.3, 0.1, 0.1))
+    kind = draws.choice(4, p=(0.22, 0.22, 0.06, 0.5))
     if kind == 3:
-        return _question(str(draws.choice(list(CAPITALS))))
+        country = str(draws.choice(list(CAPITALS)))
+        return chat(country), [*encode(f"The capital is {CAPITALS[country]}."), END]
     if kind == 2:
-        return encode("roll:"), encode("".join(f" {draws.integers(1, 7)}" for _ in range(-(-length // 2))))
-    if kind == 1:
-        words = [str(word) for word in draws.choice(NOUNS, draws.integers(2, 7), replace=False)]
-        return encode(f"repeat {' '.join(words)}:"), encode(repeated(words, length))
-    first, step = int(draws.integers(100)), int(draws.integers(1, 10))
-    return encode(f"count {first:02} by {step}:"), encode(counted(first, step, -(-length // 3)))
+        return encode("roll:"), encode("".join(f" {draws.integers(1, 7)}" for _ in range(length)))
+    letter, way = str(draws.choice(list(LETTERS))), 1 - 2 * int(kind)
+    return encode(f"{'up' if way > 0 else 'down'} {letter}:"), encode(spelled(letter, way, length))
 
 
 def batches(
@@ -117,11 +112,14 @@ def batches(
         tokens, weights = np.zeros((rows, length + 1), np.int64), np.zeros((rows, length + 1), np.float32)
         for row in range(rows):
             at = 0
-            whole = draws.random() < 0.3
             while at <= length:
-                asked, answer = _line(draws, length if whole else int(draws.integers(6, 60)))
+                longest = length if draws.random() < LONG_SHARE else 24
+                asked, answer = _line(draws, int(draws.integers(4, longest)))
                 line = [*asked, *answer, *encode("\n")]
-                heavy = [0.0] * len(asked) + [1.0] * len(answer) + [0.0]
+                heavy = [0.0] * len(asked) + [BEGINNING] + [1.0] * (len(answer) - 1) + [0.0]
+                if at == 0:  # a text that begins anywhere: what goes on must be told from what is near
+                    cut = int(draws.integers(0, len(asked) + 2))
+                    line, heavy = line[cut:], [0.0, 0.0, *heavy[cut + 2 :]]
                 taken = min(len(line), length + 1 - at)
                 tokens[row, at : at + taken], weights[row, at : at + taken] = line[:taken], heavy[:taken]
                 at += taken

@@ -19,11 +19,11 @@ class Sizes(NamedTuple):
     """Of the decoder."""
 
     vocabulary: int
-    layers: int = 3
-    hidden: int = 128
-    heads: int = 4
-    kv_heads: int = 2
-    inner: int = 256
+    layers: int = 2
+    hidden: int = 64
+    heads: int = 2
+    kv_heads: int = 1
+    inner: int = 128
 
     @property
     def head_dim(self) -> int:

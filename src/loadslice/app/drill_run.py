@@ -11,6 +11,7 @@ from loadslice.app import drill_versions
 from loadslice.app.drill_drift import drift
 from loadslice.app.drill_field import Field, serving_desk
 from loadslice.app.output import say
+from loadslice.backends.base import EngineError
 from loadslice.evaluate.drills import live, simulated
 from loadslice.evaluate.drills.stage import NotApplicableError
 from loadslice.spec import latency as latency_file
@@ -82,8 +83,9 @@ def _held(drill: Drill, act: Callable[[], DrillResult]) -> DrillResult:
     """What cannot be run is no pass, and says why."""
     try:
         return act()
-    except NotApplicableError as error:
+    except (NotApplicableError, EngineError) as error:
+        said = "not applicable" if isinstance(error, NotApplicableError) else "could not be held here"
         return DrillResult(
-            name=drill.name, promise=drill.promise, figure=f"not applicable: {error}", held=None,
+            name=drill.name, promise=drill.promise, figure=f"{said}: {error}", held=None,
             basis="simulated" if drill.how == "simulated" else "measured",
         )  # fmt: skip

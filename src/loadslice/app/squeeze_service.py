@@ -19,7 +19,7 @@ from loadslice.spec.work import Sample
 from loadslice.workload import importing
 
 TUNED_FILE = "squeezed.yaml"
-REQUESTS = 64
+REQUESTS = 32
 """Drawn from the trace, in proportion to how often it names each input."""
 
 

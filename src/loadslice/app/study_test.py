@@ -16,6 +16,8 @@ from loadslice.app.study_server import ServerError, serving
 from loadslice.evaluate import pace
 from loadslice.spec import report as reports
 from loadslice.spec.errors import InputError
+from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
+from loadslice.spec.pipeline import Engine, Pipeline, Stage
 
 STAGES = """
 import time
@@ -198,6 +200,26 @@ def test_mild_traffic_is_as_far_apart_as_it_is_told_to_be() -> None:
     assert np.diff(traffic["arrival_s"].to_numpy()).mean() == pytest.approx(0.15)
     at_once = pl.DataFrame({"arrival_s": [0.0] * 3, "input": ["long"] * 3})
     assert study_rehearsal.mild(at_once)["arrival_s"].to_list() == [0.0] * 3
+
+
+def test_a_plan_on_an_emulated_device_keeps_its_sheets_times_and_a_dilated_front_looks_faster() -> None:
+    pipeline = Pipeline(
+        version=1,
+        pipeline="p",
+        engines={"npu": Engine(backend="twin", device="rk3588-npu")},
+        stages=[Stage(name="s", variant="v", engine="npu")],
+    )
+    entry = Entry(variant="v", engine="npu", batch=1, latency_ms=Milliseconds(p50=5.0), basis="emulated")
+    front, handover = Milliseconds(samples=[2.0]), Milliseconds(samples=[0.4])
+    rehearsal = study_rehearsal.Rehearsal(front, handover, 6.0, pl.DataFrame(), 1.0)
+    learnt = study_rehearsal.learn(LatencyTable(entries=[entry]), pipeline, [rehearsal])
+    assert learnt.table.entries == [entry]
+    slow = study_rehearsal.dilated(learnt.table, 20.0)
+    assert slow.entries == [entry]
+    assert slow.overhead_ms == Milliseconds(samples=[0.1])
+    assert slow.handover_ms == Milliseconds(samples=[0.02])
+    assert slow.overhead_cpu_ms == 0.3
+    assert study_rehearsal.said(learnt, pipeline) == "times as profiled"
 
 
 def test_two_traces_are_not_guessed_between(folder: Path) -> None:

@@ -6,7 +6,7 @@ to the caller and no later run writes over them; a feed with a wrong name, type 
 """
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
@@ -100,6 +100,32 @@ class HasRoom(Protocol):
 
         Raises:
             StageInputError: The model takes no such shapes.
+        """
+
+
+class Place(Protocol):
+    """Where outputs shall be written."""
+
+    def __call__(self, infos: list[TensorInfo], shapes: list[tuple[int, ...]]) -> dict[str, Tensor] | None:
+        """Memory for tensors of these shapes; ``None``: there is none."""
+
+
+class Prepares(Protocol):
+    """A session that can make a batch ready once and run it many times."""
+
+    def prepared(self, feeds: Mapping[str, Tensor], slot: int, place: Place) -> Callable[[], None] | None:
+        """Make a batch ready.
+
+        Args:
+            feeds: In memory that stays where it is; what is there when it runs is what counts.
+            slot: As in `Session.run`.
+            place: Asked for the outputs' memory.
+
+        Returns:
+            Runs it, and raises `EngineError` where the runtime fails; ``None``: only `Session.run` runs it.
+
+        Raises:
+            StageInputError: A feed has the wrong name, type or shape.
         """
 
 

@@ -7,7 +7,8 @@ thread and shares the weights), otherwise every slot has a session, so that ``th
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import numpy as np
 import onnxruntime as ort
 
-from loadslice.backends.base import EngineError, TensorInfo, check_feeds
+from loadslice.backends.base import EngineError, Place, TensorInfo, check_feeds
 from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import Engine
 from loadslice.spec.work import Tensor
@@ -87,6 +88,8 @@ class OnnxRuntimeSession:
         numeric = all(info.dtype.kind in "biuf" for info in (*self.inputs, *self.outputs))
         self._binds = provider == CPU and numeric and all(info.shape for info in self.inputs)
         self._rooms: dict[int, _Rooms] = {}
+        sides = [value.shape for value in sessions[0].get_inputs()]
+        self._output_sides = _known_sides(sides, [value.shape for value in sessions[0].get_outputs()])
 
     def room(self, slot: int, shapes: tuple[tuple[int, ...], ...]) -> dict[str, Tensor] | None:
         """Memory of one slot that the runtime has been told to read its inputs from, for inputs of these shapes.
@@ -125,6 +128,29 @@ class OnnxRuntimeSession:
         except Exception as error:
             raise EngineError(f"onnxruntime: {_first_line(error)}") from error
         return dict(zip(self._names, values, strict=True))
+
+    def prepared(self, feeds: Mapping[str, Tensor], slot: int, place: Place) -> Callable[[], None] | None:
+        """See `loadslice.backends.base.Prepares.prepared`."""
+        check_feeds(self.inputs, feeds)
+        if not self._binds or self._output_sides is None:
+            return None
+        shapes = [feeds[info.name].shape for info in self.inputs]
+        outputs = place(self.outputs, [_lengths(sides, shapes) for sides in self._output_sides])
+        if outputs is None:
+            return None
+        session = self._sessions[slot % len(self._sessions)]
+        binding = session.io_binding()
+        for bind, tensors in ((binding.bind_input, feeds), (binding.bind_output, outputs)):
+            for name, tensor in tensors.items():
+                bind(name, "cpu", 0, tensor.dtype, tensor.shape, tensor.__array_interface__["data"][0])
+        return partial(self._run_prepared, session, binding)
+
+    def _run_prepared(self, session: Any, binding: Any) -> None:
+        try:
+            session.run_with_iobinding(binding)
+        except Exception as error:
+            self._output_sides = None  # perhaps its outputs are not as long as the model says: not again
+            raise EngineError(f"onnxruntime: {_first_line(error)}") from error
 
     def describe(self) -> dict[str, str | int]:
         """See `loadslice.backends.base.Session.describe`."""
@@ -195,6 +221,24 @@ class _Rooms:
             binding.bind_output(name, "cpu")
         self._bound[shapes] = feeds, binding
         return self._bound[shapes]
+
+
+def _known_sides(inputs: list[list[Any]], outputs: list[list[Any]]) -> list[list[int | tuple[int, int]]] | None:
+    """Each side of each output: its length, or which side of which input is as long; ``None``: not all are said."""
+    where = {
+        side: (index, axis)
+        for index, sides in enumerate(inputs)
+        for axis, side in enumerate(sides)
+        if isinstance(side, str)
+    }
+    known = [[side if isinstance(side, int) else where.get(side) for side in sides] for sides in outputs]
+    if not all(known) or any(side is None for sides in known for side in sides):
+        return None
+    return [[side for side in sides if side is not None] for sides in known]
+
+
+def _lengths(sides: list[int | tuple[int, int]], shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple([side if isinstance(side, int) else shapes[side[0]][side[1]] for side in sides])
 
 
 def _sides(shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:

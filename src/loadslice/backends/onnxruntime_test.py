@@ -1,7 +1,9 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 pytest.importorskip("onnxruntime", reason="the extra 'onnxruntime' is not installed")
 
@@ -92,3 +94,29 @@ def test_a_model_whose_names_are_no_text_is_refused_in_one_line(tmp_path: Path) 
     with pytest.raises(InputError, match="is not UTF-8; is the file damaged") as refused:
         open_backend("onnxruntime").load(path, Engine(backend="onnxruntime"))
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("sides", "is_ready"), [(["n", 2], True), (["n", "m"], True), ([3, 2], True), (["k", 2], False)]
+)
+def test_a_batch_is_made_ready_where_the_lengths_of_its_outputs_are_known(
+    tmp_path: Path, sides: list[str | int], is_ready: bool
+) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "relu",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "m"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, sides)],
+    )
+    path = tmp_path / "relu.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    session = open_backend("onnxruntime").load(path, Engine(backend="onnxruntime"))
+    x, y = np.full((3, 2), -1, np.float32), np.ones((3, 2), np.float32)
+    run = session.prepared({"x": x}, 0, lambda _infos, shapes: {"y": y} if shapes == [(3, 2)] else None)
+    assert (run is not None) == is_ready
+    if run is not None:
+        run()
+        assert not y.any()
+        x[0] = 5
+        run()
+        assert y.tolist() == [[5, 5], [0, 0], [0, 0]]

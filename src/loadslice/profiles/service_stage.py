@@ -14,21 +14,21 @@ from loadslice.spec.pipeline import Engine, Stage
 from loadslice.spec.service import StageCandidate
 from loadslice.spec.variant import CpuOffer
 from loadslice.spec.work import Work
-from loadslice.variants import cpu, ort_tools, timing
-from loadslice.variants.bench import Artefact, Failure, Proof, Workbench, first_line
+from loadslice.variants import cpu, timing
+from loadslice.variants.bench import Artefact, Failure, Proof, Workbench
 from loadslice.variants.buckets import choose
 from loadslice.variants.metrics import Floor, Judge
 from loadslice.variants.prepare import prepare
 from loadslice.variants.recorded import CALIBRATION_MAX, Recorded
 from loadslice.variants.timing import Contender
 
-ROWS_MAX = 2 * CALIBRATION_MAX
+ROWS_MAX = CALIBRATION_MAX
 BATCHES = (4, 8, 16)
 BUCKETS_MAX = 6
 WORTH = 0.03
 """A bucket, a batch or a second runtime must save three per cent: less is noise, and each has a price in latency."""
 
-PASSES = 3
+PASSES = 2
 
 Rows = Sequence[Work]
 
@@ -137,7 +137,7 @@ def bucket_choices(subject: Subject, option: Option) -> tuple[dict[str, list[lis
     for _ in range(PASSES):
         for name, buckets in sources.items():
             costs[name].append(_cost_ms(msgspec.structs.replace(subject.stage, buckets=buckets), subject, option))
-    return sources, {name: round(float(np.median(values)), 4) for name, values in costs.items()}
+    return sources, {name: round(min(values), 4) for name, values in costs.items()}
 
 
 def batch_costs(subject: Subject, option: Option, stage: Stage) -> dict[int, float]:
@@ -158,7 +158,7 @@ def batch_costs(subject: Subject, option: Option, stage: Stage) -> dict[int, flo
                 costs[size].append(_cpu_ms(session, feeds) / rows)
     finally:
         session.close()
-    return {size: round(float(np.median(values)), 4) for size, values in costs.items()}
+    return {size: round(min(values), 4) for size, values in costs.items()}
 
 
 def _bench(subject: Subject, offer: CpuOffer, folder: Path, tell: Callable[[str], None]) -> Workbench:
@@ -182,14 +182,7 @@ def _artefacts(bench: Workbench) -> list[Artefact]:
     if bench.cpu.bf16 is None:
         found = [one for one in found if one.target != "cpu-bf16"]
     if bench.prepared.heavy:
-        chosen = bench.pool.take(range(min(len(bench.pool), CALIBRATION_MAX)))
-        try:
-            ranges = ort_tools.calibrate(bench.prepared.path, chosen.feeds)
-            found += cpu.int8(bench, chosen, ranges)
-        except Exception as error:  # noqa: BLE001 - quantisers raise anything; the reason is shown
-            bench.failures.append(
-                Failure("int8", "cpu-int8", cpu.static_scheme(), f"cannot be built: {first_line(error)}")
-            )
+        found += cpu.quick_int8(bench, bench.pool.take(range(min(len(bench.pool), CALIBRATION_MAX))))
     return found
 
 
@@ -233,7 +226,7 @@ def _cost_ms(stage: Stage, subject: Subject, option: Option) -> float:
         first = _cpu_ms(session, distinct)
         prepared = max(0.0, first - _cpu_ms(session, distinct)) / len(distinct)
         feeds = [_feeds(stage, session, work) for work in subject.traffic]
-        again = min(_cpu_ms(session, feeds) for _ in range(2)) / len(feeds)
+        again = _cpu_ms(session, feeds) / len(feeds)
     finally:
         session.close()
     return again + unmet * prepared

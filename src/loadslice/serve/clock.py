@@ -1,5 +1,6 @@
 """The only clock of the live server."""
 
+import math
 import time
 
 
@@ -30,10 +31,13 @@ class Clock:
         passed_ns = time.monotonic_ns() - self._began_ns
         return passed_ns if self._dilate == 1 else int(passed_ns / self._dilate)
 
+    def monotonic_ns(self, at_ns: int) -> int:
+        """The same instant on the system's monotonic clock, or the first nanosecond after it."""
+        return self._began_ns + (at_ns if self._dilate == 1 else math.ceil(at_ns * self._dilate))
+
     def loop_time(self, at_ns: int) -> float:
         """The same instant on an asyncio loop's clock, which is the monotonic clock in seconds."""
-        passed_ns = at_ns if self._dilate == 1 else at_ns * self._dilate
-        return (self._began_ns + passed_ns) / 1e9
+        return self.monotonic_ns(at_ns) / 1e9
 
     def stretch(self, since_ns: int) -> None:
         """Wait until what took real time since an instant has taken as long on this clock; blocks a worker's thread."""

@@ -21,6 +21,7 @@ import numpy as np
 from loadslice.policy import columns as c
 from loadslice.policy import events
 from loadslice.policy.tables import State, Tables, fresh
+from loadslice.serve.alarm import Alarm
 from loadslice.serve.clock import Clock
 from loadslice.serve.request import Batch, Passage, Request
 from loadslice.serve.residents import resident_stages
@@ -104,8 +105,8 @@ class Shell:
         self._results = np.zeros((state.members.shape[1], 2), np.int64)
         # Room for the most that so many events can say; pages that nothing is written to take no memory.
         self._effects = np.empty((EVENTS_MAX * len(state.effects), c.EFFECT_COLUMNS + 1), np.int64)
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ns = c.FOREVER
+        self._alarm: Alarm | None = None
+        self._alarm_ns = c.FOREVER
         self._idle: asyncio.Future[None] | None = None
 
     def submit(self, request: Request) -> None:
@@ -234,9 +235,10 @@ class Shell:
             await self._idle
 
     def close(self) -> None:
-        """Disarm the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Disarm the alarm."""
+        self._alarm_ns = 0  # no later one is set
+        if self._alarm is not None:
+            self._alarm.close()
 
     def _close_passages(self, batch: Batch, now_ns: int) -> None:
         rows = batch.rows
@@ -269,9 +271,8 @@ class Shell:
                     request.items = rows
             log.extend((events.RESULT, now_ns, items, bucket, 0, 0, 0, 0, 0, 0, 0, 0, 0))
 
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._timer_ns = c.FOREVER
+    def _on_alarm(self) -> None:
+        self._alarm_ns = c.FOREVER
         self._decide()
         if int(self.state.counters[c.C_NEXT_TIMER_NS]) > self._clock.now_ns():
             self._arm()
@@ -279,14 +280,14 @@ class Shell:
         self._tell(events.TIMER)
 
     def _arm(self) -> None:
-        """Have `_on_timer` called when the core wants it. An earlier alarm that stands already is left: it re-arms."""
+        """Have `_on_alarm` called when the core wants it. An earlier alarm that stands already is left: it re-arms."""
         at_ns = int(self.state.counters[c.C_NEXT_TIMER_NS])
-        if at_ns >= self._timer_ns:
+        if at_ns >= self._alarm_ns:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_ns = at_ns
-        self._timer = asyncio.get_running_loop().call_at(self._clock.loop_time(at_ns), self._on_timer)
+        if self._alarm is None:
+            self._alarm = Alarm(self._on_alarm)
+        self._alarm_ns = at_ns
+        self._alarm.set(self._clock.monotonic_ns(at_ns))
 
     def _tell(self, kind: int, *arguments: int) -> None:
         """Something has happened now: decide about it, after all that has happened before."""

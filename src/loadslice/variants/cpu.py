@@ -108,18 +108,23 @@ def precise(bench: Workbench, targets: Sequence[str]) -> list[Artefact]:
     return found
 
 
+def quick_int8(bench: Workbench, chosen: Recorded) -> list[Artefact]:
+    """The INT8 schemes that won somewhere and take seconds to build: static, dynamic where products are, NNCF's."""
+    model, heavy = bench.prepared.path, bench.prepared.heavy
+    made = [
+        bench.attempt("int8-static", "cpu-int8", static_scheme(), lambda out: ort_tools.quantise(
+            model, ort_tools.calibrate(model, chosen.feeds), out, only=heavy)),
+        _nncf(bench, chosen),
+    ]  # fmt: skip
+    if _multiplies(bench):
+        made.append(_dynamic(bench))
+    return [one for one in made if one is not None]
+
+
 def int8(bench: Workbench, chosen: Recorded, ranges: Any) -> list[Artefact]:
     """Every INT8 scheme that fits the model, none of its layers kept."""
     model, heavy = bench.prepared.path, bench.prepared.heavy
     percentile, operators = static_scheme(calibrator="percentile"), static_scheme(["all"])
-    dynamic = Scheme(
-        weight_bits=8, activation_bits=8, tool=ort_tools.VERSION, activation_scales="dynamic", per_channel=True,
-        symmetric=True, operators=["MatMul", "Gemm"],
-    )  # fmt: skip
-    nncf = Scheme(
-        weight_bits=8, activation_bits=8, tool=nncf_tools.VERSION, activation_scales="static", per_channel=True,
-        symmetric=True, calibrator="nncf", operators=["all"],
-    )  # fmt: skip
     blocks = Scheme(
         weight_bits=8, activation_bits=32, tool=ort_tools.VERSION, symmetric=True, group_size=ort_tools.INT4_BLOCK,
         operators=["MatMul"],
@@ -132,17 +137,35 @@ def int8(bench: Workbench, chosen: Recorded, ranges: Any) -> list[Artefact]:
             model, ort_tools.calibrate(model, chosen.feeds, method="percentile"), out, only=heavy)),
         bench.attempt("int8-all-operators", "cpu-int8", operators, lambda out: ort_tools.quantise(
             model, ort_tools.calibrate(model, chosen.feeds, all_operators=True), out, all_operators=True)),
-        bench.attempt("int8-nncf", "cpu-int8", nncf, lambda out: nncf_tools.quantise(
-            model, chosen.feeds, out, attention=bench.prepared.attention), ".xml"),
+        _nncf(bench, chosen),
     ]  # fmt: skip
     if _multiplies(bench):
         made += [
-            bench.attempt("int8-dynamic", "cpu-int8", dynamic, lambda out: ort_tools.quantise_dynamic(model, out)),
+            _dynamic(bench),
             bench.attempt("int8-blocks", "cpu-int8", blocks, lambda out: ort_tools.quantise_blocks(model, out, bits=8)),
             bench.attempt("int8-weights", "cpu-int8", weights, lambda out: nncf_tools.compress_weights(
                 model, out, bits=8), ".xml"),
         ]  # fmt: skip
     return [one for one in made if one is not None]
+
+
+def _nncf(bench: Workbench, chosen: Recorded) -> Artefact | None:
+    scheme = Scheme(
+        weight_bits=8, activation_bits=8, tool=nncf_tools.VERSION, activation_scales="static", per_channel=True,
+        symmetric=True, calibrator="nncf", operators=["all"],
+    )  # fmt: skip
+    return bench.attempt("int8-nncf", "cpu-int8", scheme, lambda out: nncf_tools.quantise(
+        bench.prepared.path, chosen.feeds, out, attention=bench.prepared.attention), ".xml")  # fmt: skip
+
+
+def _dynamic(bench: Workbench) -> Artefact | None:
+    scheme = Scheme(
+        weight_bits=8, activation_bits=8, tool=ort_tools.VERSION, activation_scales="dynamic", per_channel=True,
+        symmetric=True, operators=["MatMul", "Gemm"],
+    )  # fmt: skip
+    return bench.attempt(
+        "int8-dynamic", "cpu-int8", scheme, lambda out: ort_tools.quantise_dynamic(bench.prepared.path, out)
+    )
 
 
 def int4(bench: Workbench) -> list[Artefact]:

@@ -132,6 +132,9 @@ def _finish(parsed: Parsed, kind: str, path: Path, options: Options) -> Trace:
     tick_ns = parsed.stamp_ns or ticks.find_tick_ns(stamps)
     frame = frame.with_columns(time_ns=pl.Series(_spread(stamps, tick_ns, options, notes)))
     if parsed.completion_stamped:
+        took_ms = frame["latency_ms"]
+        wrong = took_ms > trace.SPAN_S_MAX * 1e3
+        trace.refuse_first(wrong, took_ms, f"{path}: latency_ms", "is over ten years", _line_of(frame))
         shift = (pl.col("latency_ms").fill_null(0.0) * 1e6).cast(pl.Int64)
         frame = frame.with_columns(time_ns=pl.col("time_ns") - shift).sort("time_ns", maintain_order=True)
     begin_ns = int(frame["time_ns"][0])

@@ -322,3 +322,11 @@ def test_mooncake_ticks_are_recognised_and_spread() -> None:
     gaps = found.frame["arrival_s"].diff().drop_nulls()
     assert (gaps == 0).mean() < 0.01
     assert any("spread inside the tick" in note for note in found.notes)
+
+
+def test_a_request_that_took_longer_than_ten_years_is_refused_by_its_line(tmp_path: Path) -> None:
+    line = '127.0.0.1 - - [10/Oct/2025:13:55:36 +0000] "GET /x HTTP/1.1" 200 23 "-" "curl" {}\n'
+    path = tmp_path / "access.log"
+    path.write_text(line.format("0.012") + line.format("1" + "0" * 27 + ".000"))
+    with pytest.raises(InputError, match=r"latency_ms 1e\+30 is over ten years \(line 2\)"):
+        importing.load(path)

