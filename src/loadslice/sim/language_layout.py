@@ -37,9 +37,8 @@ S_STEP, S_TOKEN, S_ROW, S_ATTEND, S_PROMPT_ATTEND, STEP_COSTS = range(6)
 B_BUSY_NS, B_ROWS, BUSY_COLUMNS = range(3)
 
 
-@by_reference
 class Prompts(NamedTuple):
-    """The trace, lowered. R requests."""
+    """The trace, lowered, R requests; not by reference: a prompt's blocks are a slice."""
 
     arrival_ns: Int64s
     priority: Int64s
@@ -56,9 +55,8 @@ class Prompts(NamedTuple):
     block_tokens: int
 
 
-@by_reference
 class World(NamedTuple):
-    """What surrounds the desk."""
+    """What surrounds the desk; not by reference: costs may be columns of another array."""
 
     costs: NDArray[np.float64]
     """[E, STEP_COSTS] what steps take, ns: not always what the desk is told to expect"""
