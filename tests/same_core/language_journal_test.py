@@ -45,6 +45,9 @@ def language() -> Language:
     )
 
 
+SAID, SHARES = (c.GOES_ON, c.ENDS, c.LATE, c.LOST), (0.8, 0.08, 0.08, 0.04)
+
+
 class Player:
     """Plays a server: calls the desk by chance, has every call kept first, and obeys what it says."""
 
@@ -111,7 +114,7 @@ class Player:
         elif choice < 14 and self.steps:
             engine = int(self.random.choice(sorted(self.steps)))
             epoch, rows = self.steps.pop(engine)
-            self.call("step_done", engine, epoch, *(int(one) for one in self.random.integers(0, 12, rows) == 0))
+            self.call("step_done", engine, epoch, *self.random.choice(SAID, rows, p=SHARES).tolist())
         elif choice < 17 and self.moving:
             row = int(self.random.choice(sorted(self.moving)))
             self.call("handover", row, self.moving.pop(row), int(self.random.integers(0, 3)))

@@ -197,7 +197,8 @@ def corrupt_version(field: Field) -> DrillResult:
             refused = _refusal(desk)
             pause(2.0)
         version = desk.ask("GET", "/admin/server")["version"]
-        failed = sum(not heard.completed and heard.status not in (429, 503) for heard in heards)
+        # Refused or late is what a crowded machine makes of them; failed is what a version would.
+        failed = sum(heard.error is not None or heard.status in (500, 502) for heard in heards)
         held = refused is not None and str(version) == "1" and failed == 0
         return desk.result(
             "corrupt-version",

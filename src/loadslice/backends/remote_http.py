@@ -39,6 +39,8 @@ ERROR_BYTES_MAX = 64 * 1024
 CLIENT_FAULTS = frozenset({400, 413, 415, 422})
 """The request itself is refused; what else begins with 4 is about the model, the token or the server's load."""
 
+Options = dict[str, str | int | float | bool]
+
 Known = dict[str, type | tuple[type, ...]]
 """Options and their types."""
 
@@ -72,6 +74,33 @@ class Call:
     """W3C trace context that the other server shall continue."""
 
 
+class Endpoint:
+    """Where a server is and how it is spoken to, from an engine's options.
+
+    Args:
+        options: As the file has them.
+        kind: The backend, for messages.
+        more: Options beside those of `OPTIONS`, with their types.
+
+    Raises:
+        InputError: An option that is unknown, of the wrong type, missing, or holds a secret.
+    """
+
+    def __init__(self, options: Options, kind: str, more: Known) -> None:
+        self.kind = kind
+        self.options = _checked(options, kind, OPTIONS | more)
+        self.url = _url(str(self.options["url"]), kind)
+        self.host = self.url.netloc
+        self.call_s = float(self.options.get("call_s", CALL_S))
+        self.token = _token(self.options.get("token_env"), kind)
+        self.context = _context(self.options.get("ca_file"), kind) if self.url.scheme == "https" else None
+
+    @property
+    def authorization(self) -> dict[str, str]:
+        """Headers that show the token, where there is one."""
+        return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+
+
 class Remote:
     """One server, with a connection for each slot.
 
@@ -85,14 +114,11 @@ class Remote:
     """
 
     def __init__(self, engine: Engine, kind: str, more: Known) -> None:
-        self.kind = kind
-        self.options = _checked(engine, kind, OPTIONS | more)
-        self.url = _url(str(self.options["url"]), kind)
-        self.host = self.url.netloc
-        self._call_s = float(self.options.get("call_s", CALL_S))
+        self._endpoint = Endpoint(engine.options, kind, more)
+        self.kind, self.options = kind, self._endpoint.options
+        self.url, self.host = self._endpoint.url, self._endpoint.host
+        self._call_s = self._endpoint.call_s
         self._reply_bytes_max = int(self.options.get("reply_mb_max", 0)) * 1_000_000 or REPLY_BYTES_MAX
-        self._token = _token(self.options.get("token_env"), kind)
-        self._context = _context(self.options.get("ca_file"), kind) if self.url.scheme == "https" else None
         self._connections: list[http.client.HTTPConnection | None] = [None] * (engine.max_inflight + 1)
         self._asking = threading.Lock()
         self.calls = [Call() for _ in range(engine.max_inflight)]
@@ -163,8 +189,7 @@ class Remote:
         call: Call,
     ) -> Reply:
         self._connections[slot] = connection
-        if self._token is not None:
-            headers = headers | {"Authorization": f"Bearer {self._token}"}
+        headers = headers | self._endpoint.authorization
         if connection.sock is None:
             connection.connect()
         assert call.until_s is not None
@@ -211,8 +236,8 @@ class Remote:
     def _connect(self) -> http.client.HTTPConnection:
         name, port = self.url.hostname, self.url.port
         assert name is not None
-        if self._context is not None:
-            return http.client.HTTPSConnection(name, port, timeout=CONNECT_S, context=self._context)
+        if self._endpoint.context is not None:
+            return http.client.HTTPSConnection(name, port, timeout=CONNECT_S, context=self._endpoint.context)
         return http.client.HTTPConnection(name, port, timeout=CONNECT_S)
 
     def _drop(self, slot: int) -> None:
@@ -229,18 +254,18 @@ def refusal(remote: Remote, what: str, error: EngineError | Reply) -> InputError
     return InputError(f"{what}: {error} Check options.url and options.model, and that the server runs.")
 
 
-def _checked(engine: Engine, kind: str, known: Known) -> dict[str, str | int | float | bool]:
-    for key, value in engine.options.items():
+def _checked(options: Options, kind: str, known: Known) -> Options:
+    for key, value in options.items():
         if key not in known:
             raise InputError(f"{kind}: options.{key}: not known; there are {', '.join(sorted(known))}.")
         if not isinstance(value, known[key]) or (isinstance(value, bool) and known[key] is not bool):
             raise InputError(f"{kind}: options.{key}: a value of type {type(value).__name__} is not what is meant.")
-    if "url" not in engine.options:
+    if "url" not in options:
         raise InputError(f"{kind}: options.url is missing: where the server is, for instance http://127.0.0.1:8000.")
     for key in ("call_s", "reply_mb_max"):
-        if key in engine.options and not 0 < float(engine.options[key]) <= 86_400:
-            raise InputError(f"{kind}: options.{key}: {engine.options[key]} is not between 0 and 86400.")
-    return engine.options
+        if key in options and not 0 < float(options[key]) <= 86_400:
+            raise InputError(f"{kind}: options.{key}: {options[key]} is not between 0 and 86400.")
+    return options
 
 
 def _url(text: str, kind: str) -> SplitResult:

@@ -91,7 +91,7 @@ def document(
             "threads": best.threads,
             "max_inflight": best.streams,
             "precision": one.precision,
-            **({"queue": queues[-1]} if queues else {}),
+            **({"queue": dict(queues[-1])} if queues else {}),
         }
         stages.append(_stage(stage, one, files.get(stage["name"]), folder))
     return {**source, "engines": engines, "stages": stages}

@@ -19,7 +19,10 @@ RouterPolicy = Literal["always-local", "always-remote", "length", "length-or-loa
 ROUTER_POLICIES: tuple[RouterPolicy, ...] = ("always-local", "always-remote", "length", "length-or-load", "cost")
 """In the order of the token desk's codes."""
 
-WHOLE_BACKENDS = ("openvino-genai",)
+REMOTE_BACKENDS = ("remote-openai",)
+"""Engines that are servers elsewhere."""
+
+WHOLE_BACKENDS = ("openvino-genai", *REMOTE_BACKENDS)
 """Engines that keep their KV to themselves: they compute whole requests, and draw tokens themselves."""
 
 SHARING_BACKENDS = ("openvino-paged",)

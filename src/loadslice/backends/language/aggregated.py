@@ -15,9 +15,10 @@ from typing import Any, assert_never
 import numpy as np
 
 from loadslice.backends.language import messages as m
-from loadslice.backends.language.base import Float32s, KvLayout, StepRow
+from loadslice.backends.language.base import KvLayout
 from loadslice.backends.language.calibrate import measured_costs
 from loadslice.backends.language.gguf import converted, sha256_of
+from loadslice.backends.language.measured import Measured
 from loadslice.spec.errors import InputError
 from loadslice.spec.language import WHOLE_BACKENDS
 
@@ -106,28 +107,6 @@ class GenaiPipeline:
             del self._unread[sequence]
 
 
-class _Measured:
-    """The pipeline as `calibrate` wants to see it: its tokens do not matter there, only how long they take."""
-
-    def __init__(self, pipeline: GenaiPipeline, order: m.Load, layout: KvLayout) -> None:
-        self._pipeline, self.layout = pipeline, layout
-        self.vocabulary = pipeline.vocabulary
-        self.free_blocks = order.kv_blocks
-        self._begun: set[int] = set()
-
-    def step(self, rows: Sequence[StepRow]) -> Float32s:
-        for row in rows:
-            if row.sequence not in self._begun:
-                self._begun.add(row.sequence)
-                self._pipeline.begin(row.sequence, row.tokens, m.Sampling())
-        self._pipeline.next_tokens([row.sequence for row in rows])
-        return np.zeros((0, self.vocabulary), np.float32)
-
-    def release(self, sequence: int) -> None:
-        self._begun.discard(sequence)
-        self._pipeline.release(sequence)
-
-
 class WholeEngine:
     """Obeys one owner, as `worker.Engine` does, with an engine that keeps its KV to itself.
 
@@ -157,7 +136,7 @@ class WholeEngine:
             raw_bytes_per_block=0,
         )
         costs = measured_costs(
-            _Measured(self._pipeline, order, layout),  # type: ignore[arg-type]  # what is measured, it has
+            Measured(self._pipeline, layout, order.kv_blocks),  # type: ignore[arg-type]  # what is measured, it has
             said,
             order.context,
             measure=order.measure,

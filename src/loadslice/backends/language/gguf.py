@@ -14,6 +14,7 @@ from loadslice.spec.errors import InputError
 
 CONVERT_S = 900.0
 CHUNK_BYTES = 1 << 22
+TOKENIZER_FILES = ("openvino_tokenizer.xml", "openvino_detokenizer.xml")
 
 
 def sha256_of(path: Path) -> str:
@@ -47,6 +48,22 @@ def converted(path: Path) -> Path:
     Raises:
         InputError: Not one of these, truncated, or of a kind that the converter does not know.
     """
+    return _with(path, ("openvino_model.xml", *TOKENIZER_FILES))
+
+
+def tokenizer_folder(path: Path) -> Path:
+    """The folder of a model's tokenizer; the model itself may be elsewhere.
+
+    Args:
+        path: As for `converted`.
+
+    Raises:
+        InputError: See `converted`.
+    """
+    return _with(path, TOKENIZER_FILES)
+
+
+def _with(path: Path, names: tuple[str, ...]) -> Path:
     if path.is_dir():
         folder = path
     elif path.suffix == ".xml":
@@ -55,7 +72,7 @@ def converted(path: Path) -> Path:
         folder = _from_gguf(path)
     else:
         raise InputError(f"{path}: is neither a .gguf file, nor an .xml file, nor a folder with openvino_model.xml.")
-    for name in ("openvino_model.xml", "openvino_tokenizer.xml", "openvino_detokenizer.xml"):
+    for name in names:
         if not (folder / name).is_file():
             raise InputError(f"{folder}: has no {name}.")
     return folder

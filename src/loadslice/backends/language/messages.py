@@ -90,6 +90,10 @@ class Begin(Message, frozen=True):
     sampling: Sampling
     hit: int = 0
     """So many of its first tokens are in the prefix cache here."""
+    new_max: int = 0
+    """Tokens it may produce in all; for engines elsewhere, which count themselves."""
+    left_ms: int = 0
+    """Until its last token must be there; 0: no matter when."""
 
 
 class Step(Message, frozen=True):
@@ -173,6 +177,10 @@ class Stepped(Message, frozen=True):
     drawn: tuple[Drawn, ...]
     compute_ns: int
     sample_ns: int
+    late: tuple[int, ...] = ()
+    """Rows that have nothing to show yet, of an engine whose sequences do not advance together."""
+    lost: tuple[tuple[int, str], ...] = ()
+    """Rows that the engine cannot go on with, and why, in words for their clients."""
 
 
 class Exported(Message, frozen=True):

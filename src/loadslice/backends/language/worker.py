@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from loadslice.backends.isolated.worker import end_with
 from loadslice.backends.language import messages as m
+from loadslice.backends.language import remote
 from loadslice.backends.language.aggregated import WholeEngine
 from loadslice.backends.language.base import LanguageSession, NoRoomError, StepRow
 from loadslice.backends.language.calibrate import measured_costs
@@ -28,7 +29,7 @@ from loadslice.backends.language.load import open_session
 from loadslice.backends.language.prefix import PrefixCache, names
 from loadslice.backends.language.sampling import draw_all
 from loadslice.spec.errors import InputError
-from loadslice.spec.language import WHOLE_BACKENDS
+from loadslice.spec.language import REMOTE_BACKENDS, WHOLE_BACKENDS
 
 HEADER_BYTES = 64
 """Of a slot: row, number, epoch, tokens, bytes; written last by who exports, read first and last by who imports."""
@@ -214,6 +215,8 @@ def main(arguments: list[str] | None = None) -> None:
     order = m.to_engine.decode(channel.recv(m.MESSAGE_BYTES_MAX))
     assert isinstance(order, m.Load)
     try:
+        if order.backend in REMOTE_BACKENDS:
+            remote.serve(order, channel)
         engine = WholeEngine(order) if order.backend in WHOLE_BACKENDS else Engine(shared, order)
     except InputError as error:
         channel.send(m.encoder.encode(m.Failed(str(error))))

@@ -102,14 +102,23 @@ FREE, WAITING, RUNNING, HANDING_OVER = range(4)
     N_DECODE_TOKENS,
     N_PREEMPTIONS,
     N_DIRTY,
+    N_ROWS_BEHIND,  # rows of the step before that had nothing to show yet
     ENGINE_COLUMNS,
-) = range(19)
+) = range(20)
 
 # Waiting lists, one per engine and class.
 W_HEAD, W_TAIL, W_COUNT, WAITING_COLUMNS = range(4)
 
 # A row of a step.
 P_SEQUENCE, P_TOKENS, P_SAMPLES, ROW_COLUMNS = range(4)
+
+# What a row of a step came to.
+(
+    GOES_ON,  # also of a row that sampled nothing
+    ENDS,  # with the token that it sampled
+    LATE,  # nothing yet, of an engine whose sequences do not advance together: it stands in the next step again
+    LOST,  # the engine cannot go on with it
+) = range(4)
 
 # Counters.
 (

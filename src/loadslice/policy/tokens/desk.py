@@ -26,6 +26,7 @@ from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.route import Route
 
 COMPLETED, REJECTED, CANCELLED = int(Outcome.COMPLETED), int(Outcome.REJECTED), int(Outcome.CANCELLED)
+FAILED, ENGINE_FAILED = int(Outcome.FAILED), int(Reason.ENGINE_FAILED)
 NO_REASON, TABLE_FULL, QUEUE_FULL = int(Reason.NONE), int(Reason.TABLE_FULL), int(Reason.QUEUE_FULL)
 DISPLACED, INELIGIBLE, DRAINING = int(Reason.DISPLACED), int(Reason.INELIGIBLE), int(Reason.DRAINING)
 CLIENT_GONE = int(Reason.CLIENT_GONE)
@@ -204,12 +205,14 @@ def move(now_ns: int, tables: Tables, state: State, sequence: int) -> None:
 
 
 @rare
-def take_row(now_ns: int, tables: Tables, state: State, engine: int, place: int, is_last: bool) -> None:
+def take_row(now_ns: int, tables: Tables, state: State, engine: int, place: int, said: int) -> None:
     """One row of a step has been computed."""
     step = state.rows[engine, place]
     sequence = step[c.P_SEQUENCE]
     row = state.sequences[sequence]
     row[c.Q_IN_STEP] = 0
+    if said == c.LATE and row[c.Q_DOOMED] == 0 and row[c.Q_LOST] == 0:
+        return
     if row[c.Q_FILLING] == 1:
         add_backlog(state, engine, row[c.Q_CLASS], -step[c.P_TOKENS])
     row[c.Q_COMPUTED] += step[c.P_TOKENS]
@@ -220,6 +223,9 @@ def take_row(now_ns: int, tables: Tables, state: State, engine: int, place: int,
         else:
             move(now_ns, tables, state, sequence)
         return
+    if said == c.LOST:
+        finish(now_ns, state, sequence, FAILED, ENGINE_FAILED, 0)
+        return
     if step[c.P_SAMPLES] == 0:
         return
     row[c.Q_FILLING] = 0
@@ -228,7 +234,7 @@ def take_row(now_ns: int, tables: Tables, state: State, engine: int, place: int,
         row[c.Q_FIRST_NS] = now_ns
     row[c.Q_LAST_NS] = now_ns
     row[c.Q_PRODUCED] += 1
-    if is_last or row[c.Q_PRODUCED] >= row[c.Q_NEW_MAX]:
+    if said == c.ENDS or row[c.Q_PRODUCED] >= row[c.Q_NEW_MAX]:
         finish(now_ns, state, sequence, COMPLETED, NO_REASON, 0)
     elif is_remote(state, sequence):
         hand_over(now_ns, tables, state, sequence)
@@ -245,7 +251,7 @@ def on_step_done(now_ns: int, tables: Tables, state: State, engine: int, epoch: 
             (-1: it is the first, or none was sampled).
         engine: Which.
         epoch: As the STEP said.
-        ends: [R] 1 where the token that a row sampled ends its sequence (a stop token or text).
+        ends: [R] what each row came to: GOES_ON, ENDS (a stop token or text), LATE or LOST.
 
     Returns:
         Rows of the step, or REFUSED.
@@ -258,10 +264,16 @@ def on_step_done(now_ns: int, tables: Tables, state: State, engine: int, epoch: 
     begin(now_ns, state)
     rows = counts[c.N_STEPPING]
     counts[c.N_STEPPING] = 0
-    learn(state, engine, now_ns - counts[c.N_STEP_BEGAN_NS])
+    late = 0
+    for place in range(rows):
+        late += ends[place] == c.LATE
+    if late == 0 and counts[c.N_ROWS_BEHIND] == 0:
+        # A step that somebody was late in, and the one that closes it, say nothing of what steps take.
+        learn(state, engine, now_ns - counts[c.N_STEP_BEGAN_NS])
+    counts[c.N_ROWS_BEHIND] = late
     for place in range(rows):
         state.gaps[engine, place] = -1
-        take_row(now_ns, tables, state, engine, place, ends[place] == 1)
+        take_row(now_ns, tables, state, engine, place, ends[place])
     mark(state, engine)
     close(now_ns, tables, state)
     return int(rows)
@@ -326,6 +338,7 @@ def on_engine_down(now_ns: int, tables: Tables, state: State, engine: int) -> in
     counts[c.N_DOWN] = 1
     counts[c.N_EPOCH] += 1
     counts[c.N_STEPPING] = 0
+    counts[c.N_ROWS_BEHIND] = 0
     for sequence in range(state.sequences.shape[0]):
         row = state.sequences[sequence]
         if row[c.Q_STATUS] == c.FREE or (row[c.Q_PREFILL] != engine and row[c.Q_DECODE] != engine):

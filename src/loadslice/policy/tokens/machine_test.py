@@ -11,6 +11,7 @@ from loadslice.policy.tokens.layout import Tables
 from loadslice.policy.tokens.tables import fresh, lower
 from loadslice.spec.language import ROUTER_POLICIES, Language, LanguageEngine, Link, Router, StepCost, check_language
 
+SAID = (c.GOES_ON, c.GOES_ON, c.GOES_ON, c.GOES_ON, c.ENDS, c.LATE, c.LATE, c.LOST)
 COST = StepCost(step_ms=5, token_us=1000, row_us=2000, attend_ns=100)
 
 
@@ -51,12 +52,17 @@ class Run:
         self.tag += 1
         self.take()
 
-    def step_done(self, engine: int, took_ns: int, ends: bool) -> None:
+    def step_done(self, engine: int, took_ns: int, said: int) -> None:
         epoch, rows = self.steps.pop(engine)
         self.now_ns += took_ns
         flags = np.zeros(self.state.rows.shape[1], np.int64)
-        flags[:rows] = ends
+        flags[:rows] = said
+        before = self.state.sequences[self.state.rows[engine, :rows, c.P_SEQUENCE]].copy()
         assert desk.on_step_done(self.now_ns, self.tables, self.state, engine, epoch, flags) == rows
+        if said == c.LATE:
+            after = self.state.sequences[self.state.rows[engine, :rows, c.P_SEQUENCE]]
+            kept = (before[:, c.Q_DOOMED] == 0) & (before[:, c.Q_LOST] == 0) & (after[:, c.Q_TAG] == before[:, c.Q_TAG])
+            assert (after[kept, c.Q_PRODUCED] == before[kept, c.Q_PRODUCED]).all(), "what is late is not counted"
         self.take()
 
     def handover(self, row: int, what: int) -> None:
@@ -84,7 +90,7 @@ class Run:
             self.engine(engine, up=True)
         for _ in range(20_000):
             if self.steps:
-                self.step_done(min(self.steps), 1_000_000, ends=False)
+                self.step_done(min(self.steps), 1_000_000, c.GOES_ON)
             elif self.handovers:
                 self.handover(min(self.handovers), desk.IMPORTED)
             else:
@@ -171,7 +177,7 @@ def test_the_books_balance_after_every_event_and_everything_ends(
             first_by_ns = run.now_ns + r * 5_000_000 if r % 3 == 0 else c.FOREVER
             run.arrive(p % 4, 1 + q, 1 + r % 12, first_by_ns, [s % 5, s % 3, 0, s % 7])
         elif kind == "step" and run.steps:
-            run.step_done(sorted(run.steps)[p % len(run.steps)], 1 + q * 1_000_000, ends=s % 5 == 0)
+            run.step_done(sorted(run.steps)[p % len(run.steps)], 1 + q * 1_000_000, SAID[s % len(SAID)])
         elif kind in ("handover", "broken") and run.handovers:
             row = sorted(run.handovers)[p % len(run.handovers)]
             run.handover(row, desk.BROKEN if kind == "broken" else (desk.EXPORTED, desk.IMPORTED)[q % 2])

@@ -16,7 +16,7 @@ from loadslice.serve.language.openai import RequestError, error_body
 from loadslice.serve.language.request import LanguageRequest
 from loadslice.serve.refusals import retry_headers
 from loadslice.serve.reply import OK, json_reply
-from loadslice.spec.outcome import REASONS, Outcome
+from loadslice.spec.outcome import REASONS, Outcome, Reason
 from loadslice.spec.route import Route
 
 encode = msgspec.json.encode
@@ -29,6 +29,9 @@ STATUS = {
     Outcome.CANCELLED: (499, "cancelled"),
 }
 """Status and code of what was not completed."""
+
+NO_ENGINE = (503, "no_engine")
+"""Of what no engine that is up can take: what none could ever take is refused before."""
 
 
 class Choice:
@@ -46,6 +49,9 @@ class Choice:
         self.text: list[str] = []
         self.fresh: list[str] = []
         """Text that the client has not been sent yet."""
+        self.tokens: list[int] = []
+        """Of the answer; without one that ended it."""
+        self.fresh_tokens: list[int] = []
         self.drawn: list[Drawn] = []
         self.fresh_drawn: list[Drawn] = []
         self.request: LanguageRequest | None = None
@@ -68,6 +74,8 @@ class Choice:
             self.drawn.append(drawn)
             self.fresh_drawn.append(drawn)
         self._unread.append(drawn.token)
+        self.tokens.append(drawn.token)
+        self.fresh_tokens.append(drawn.token)
         self.is_owed = True
         if self._stops:
             self.read()
@@ -139,6 +147,7 @@ class Answer:
         chat: Chat or text.
         stream: Whether bit by bit.
         usage: Whether a stream ends with its token counts.
+        token_ids: Whether tokens are told beside text.
         engine_names: For the header.
         done: Called once, when nothing more is sent.
     """
@@ -154,12 +163,13 @@ class Answer:
         chat: bool,
         stream: bool,
         usage: bool,
+        token_ids: bool,
         engine_names: list[str],
         done: Callable[["Answer"], None],
     ) -> None:
         self.connection: Connection | None = connection
         self.choices = choices
-        self._chat, self._stream, self._usage = chat, stream, usage
+        self._chat, self._stream, self._usage, self._token_ids = chat, stream, usage, token_ids
         self._engine_names = engine_names
         self._done = done
         self._common = {"id": identity, "created": created_s, "model": model}
@@ -203,9 +213,12 @@ class Answer:
         self._done(self)
 
     def _fail(self, request: LanguageRequest) -> None:
-        status, code = STATUS[request.outcome]
+        status, code = NO_ENGINE if request.reason is Reason.INELIGIBLE else STATUS[request.outcome]
         reason = REASONS[request.reason].replace("_", " ")
-        error = RequestError(f"{request.outcome.name.lower()}: {reason}", None, status=status, code=code)
+        words = f"{request.outcome.name.lower()}: {reason}"
+        if request.outcome is Outcome.FAILED and request.failure:
+            words += f" ({request.failure})"
+        error = RequestError(words, None, status=status, code=code)
         self.fail(error, list(retry_headers(request.hint_ns).items()) if status in (429, 503) else [])
 
     def _headers(self) -> list[tuple[str, str]]:
@@ -222,8 +235,11 @@ class Answer:
         choice.is_owed = False
         text = encode("".join(choice.fresh))
         logprobs = encode(choice.logprobs(choice.fresh_drawn, chat=self._chat))
+        if self._token_ids:
+            logprobs += b',"token_ids":' + encode(choice.fresh_tokens)
         choice.fresh.clear()
         choice.fresh_drawn.clear()
+        choice.fresh_tokens.clear()
         self._send(choice.index, b'{"content":' + text + b"}" if self._chat else None, text, logprobs, b"null")
 
     def _send(self, index: int, delta: bytes | None, text: bytes, logprobs: bytes, reason: bytes) -> None:
@@ -289,6 +305,8 @@ class Answer:
             "finish_reason": choice.reason,
             "logprobs": choice.logprobs(choice.drawn, chat=self._chat),
         }
+        if self._token_ids:
+            said["token_ids"] = choice.tokens
         if self._chat:
             said["message"] = {"role": "assistant", "content": text, "refusal": None}
         else:

@@ -132,6 +132,7 @@ class Completions:
             chat=chat,
             stream=bool(asked.stream),
             usage=asked.stream_options is not None and asked.stream_options.include_usage,
+            token_ids=asked.return_token_ids,
             engine_names=self._engine_names,
             done=self.cancel,
         )

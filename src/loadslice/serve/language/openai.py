@@ -105,6 +105,8 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: dict[str, float] | None = None
     ignore_eos: bool = False
     """Not of the public interface, but of every load client: go on to ``max_tokens``."""
+    return_token_ids: bool = False
+    """Not of the public interface, but as vLLM has it: say which tokens the text is made of. Relays need it."""
     user: str | None = None
 
 

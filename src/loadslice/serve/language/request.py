@@ -51,3 +51,5 @@ class LanguageRequest:
     outcome: Outcome = Outcome.NONE
     reason: Reason = Reason.NONE
     hint_ns: int = 0
+    failure: str = ""
+    """What an engine said when it could not go on with it."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from loadslice.backends.language import messages as m
-from loadslice.backends.language.gguf import converted
+from loadslice.backends.language.gguf import converted, tokenizer_folder
 from loadslice.backends.language.host import LanguageProcess, SharedSlots
 from loadslice.backends.language.words import Words
 from loadslice.backends.language.worker import HEADER_BYTES
@@ -30,7 +30,7 @@ from loadslice.serve.language.shell import LanguageShell
 from loadslice.serve.limits import Limits
 from loadslice.serve.listener import Listener, close_listener, open_listener
 from loadslice.spec.errors import InputError
-from loadslice.spec.language import Language, LanguageEngine, StepCost
+from loadslice.spec.language import REMOTE_BACKENDS, Language, LanguageEngine, StepCost
 
 log = logging.getLogger(__name__)
 
@@ -188,7 +188,8 @@ class LanguageServer:
         self._listener = await open_listener(self._http, self._host, self._port)
         self._port = self._listener.sockets[0].getsockname()[1]
         try:
-            folder = await asyncio.to_thread(converted, self._model)
+            is_elsewhere = all(engine.backend in REMOTE_BACKENDS for engine in self.language.engines.values())
+            folder = await asyncio.to_thread(tokenizer_folder if is_elsewhere else converted, self._model)
             words = await asyncio.to_thread(Words, folder)
             await self._start_engines()
             layouts = [self.ready[name].layout for name in self._names]

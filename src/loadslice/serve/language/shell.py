@@ -21,6 +21,7 @@ from loadslice.serve.language.handovers import Handovers, Key
 from loadslice.serve.language.observer import Observer
 from loadslice.serve.language.prefixes import KnownPrefixes
 from loadslice.serve.language.request import LanguageRequest
+from loadslice.serve.refusals import NS_PER_MS
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.route import Route
 
@@ -180,8 +181,14 @@ class LanguageShell:
             if request.first_ns == 0:
                 request.first_ns = now_ns
             request.last_ns = now_ns
-            self._ends[places[drawn.row]] = request.take(drawn)
+            self._ends[places[drawn.row]] = c.ENDS if request.take(drawn) else c.GOES_ON
             heard.append(request)
+        for row in message.late:
+            self._ends[places[row]] = c.LATE
+        for row, why in message.lost:
+            self._ends[places[row]] = c.LOST
+            if row in self._of_row:
+                self._of_row[row].failure = why
         self._observer.event("step_done", now_ns, (engine, epoch, *self._ends[: len(rows)].tolist()))
         done = desk.on_step_done(now_ns, self.tables, self.state, engine, epoch, self._ends)
         if done == c.REFUSED:
@@ -290,7 +297,14 @@ class LanguageShell:
     def _begin(self, request: LanguageRequest, engine: int, *, hit: int) -> None:
         tokens = (*request.prompt, *request.produced)
         request.begun[engine] = request.number
-        order = m.Begin(request.row, request.number, tokens, len(request.prompt), request.sampling, hit)
+        left_ms = 0
+        if request.deadline_ns < c.FOREVER:
+            left_ms = max(1, (request.deadline_ns - self._clock.now_ns()) // NS_PER_MS)
+        order = m.Begin(
+            *(request.row, request.number, tokens, len(request.prompt), request.sampling, hit),
+            new_max=request.new_max,
+            left_ms=left_ms,
+        )
         self._engines[engine].send(order)
 
     def _release(self, request: LanguageRequest, engine: int) -> None:
