@@ -334,6 +334,8 @@ def window_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
 def set_timer(state: State, engine: int, at_ns: int) -> None:
     """Note when an engine must be looked at, and carry it up the tree of minima."""
     node = state.timers.shape[0] // 2 + engine
+    if state.timers[node] == at_ns:
+        return
     state.timers[node] = at_ns
     while node > 1:
         node >>= 1

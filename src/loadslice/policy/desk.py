@@ -17,7 +17,7 @@ from loadslice.policy.layout import Int64s, State, Tables
 from loadslice.policy.live import learn
 from loadslice.policy.queues import unlink
 from loadslice.policy.retries import deposit, withdraw
-from loadslice.policy.routing import FAILED, REJECTED, place, start_clock
+from loadslice.policy.routing import FAILED, REJECTED, place, place_apart, start_clock
 from loadslice.policy.versions import lane_for, set_step, turn_back, version_for
 from loadslice.spec.outcome import Outcome, Reason
 
@@ -172,7 +172,7 @@ def on_batch_done(now_ns: int, tables: Tables, state: State, slot: int, epoch: i
             row[c.R_ITEMS] = results[index, 0]
             row[c.R_BUCKET] = lane_for(tables, row[c.R_STAGE], results[index, 1], row[c.R_VERSION])
             start_clock(now_ns, tables, state, request)
-            place(now_ns, tables, state, request, 1)
+            place_apart(now_ns, tables, state, request)
     close(now_ns, tables, state)
     return 0
 

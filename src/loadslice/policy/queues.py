@@ -14,11 +14,12 @@ from loadslice.policy.shares import is_shared, joined, left
 def add_backlog(tables: Tables, state: State, engine: int, priority: int, work_ns: int) -> None:
     """Count work that waits for whoever comes after it: newcomers of its class and of those below."""
     counts = state.engines[engine]
-    alone = tables.engines[engine, c.E_MAX_INFLIGHT] == 1
-    for lower in range(priority, c.CLASSES):
-        counts[c.N_BACKLOG_NS + lower] += work_ns
-        if alone:
-            state.backlog_ns[lower, engine] = counts[c.N_BACKLOG_NS + lower]
+    # All classes, whatever ``priority``: a loop whose length nobody can guess takes longer than one that adds nothing.
+    for other in range(c.CLASSES):
+        counts[c.N_BACKLOG_NS + other] += work_ns if other >= priority else 0
+    if tables.engines[engine, c.E_MAX_INFLIGHT] == 1:
+        for other in range(c.CLASSES):
+            state.backlog_ns[other, engine] = counts[c.N_BACKLOG_NS + other]
 
 
 @kernel

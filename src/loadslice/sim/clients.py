@@ -5,12 +5,12 @@ An attempt of logical request ``i`` has the tag ``i + n * requests``; n counts a
 about an attempt that has ended meanwhile is passed over when its time comes.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from loadslice.policy import columns as c
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import by_reference, kernel, rare
 from loadslice.policy.tables import Int64s
 from loadslice.sim.draws import uniform
 from loadslice.spec.faults import Clients
@@ -25,6 +25,7 @@ A_BACKOFF, A_LEAVES, A_LEAVES_AT = 200, 300, 400
 """Purposes of draws, apart from those of service times."""
 
 
+@by_reference
 class Behaviour(NamedTuple):
     """Clients, lowered."""
 
@@ -40,10 +41,11 @@ class Behaviour(NamedTuple):
     states_attempt: int
 
 
+@by_reference
 class Diary(NamedTuple):
     """What clients are going to do."""
 
-    heap: Int64s
+    heap: Annotated[Int64s, HEAP_COLUMNS]
     """[capacity, HEAP_COLUMNS]"""
     counts: Int64s
     """[2] entries in the heap, entries ever planned"""
@@ -134,7 +136,7 @@ def due_ns(diary: Diary) -> int:
     return int(diary.heap[0, H_AT_NS]) if diary.counts[0] > 0 else c.FOREVER
 
 
-@kernel
+@rare
 def start_waiting(now_ns: int, seed: int, behaviour: Behaviour, diary: Diary, tag: int) -> None:
     """A client has sent an attempt: plan how its patience ends."""
     if uniform(seed, tag, A_LEAVES) < behaviour.leaves:
@@ -143,7 +145,7 @@ def start_waiting(now_ns: int, seed: int, behaviour: Behaviour, diary: Diary, ta
         plan(diary, now_ns + behaviour.timeout_ns, tag, GIVE_UP)
 
 
-@kernel
+@rare
 def come_back(
     now_ns: int, seed: int, behaviour: Behaviour, diary: Diary, tag: int, requests: int, hint_ns: int
 ) -> None:

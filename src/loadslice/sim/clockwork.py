@@ -5,16 +5,17 @@ between in less, and all share the cores once busy threads outnumber them. Whene
 what is left of each is carried over to its new speed.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from loadslice.policy import columns as c
-from loadslice.policy.kernel import kernel, rare
+from loadslice.policy.kernel import by_reference, kernel, rare
 from loadslice.policy.tables import Int64s, State
 from loadslice.sim.service import Float64s, Service
 
 
+@by_reference
 class Clockwork(NamedTuple):
     """Work in flight, one row per batch slot, and how engines are doing."""
 
@@ -34,7 +35,7 @@ class Clockwork(NamedTuple):
     """[E] time per unit of work, in millionths of a well engine's; 0: it stands still"""
     wrong: Int64s
     """[E] 1 while answers are wrong"""
-    results: Int64s
+    results: Annotated[Int64s, 2]
     """[largest batch, 2] scratch: what a batch's members ask of the next stage"""
 
 

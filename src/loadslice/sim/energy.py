@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadslice.policy import columns as c
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import by_reference, kernel
 from loadslice.policy.tables import Int64s, State, versions
 from loadslice.sim.service import Float64s
 from loadslice.spec.latency import Entry, LatencyTable
@@ -14,6 +14,7 @@ from loadslice.spec.pipeline import Pipeline, Stage
 _NS_PER_S = 1e9
 
 
+@by_reference
 class Energy(NamedTuple):
     """Measured energy of batches. S stages, E engines, B lanes (buckets, once per version), K row counts."""
 

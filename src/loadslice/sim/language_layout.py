@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import by_reference, kernel
 from loadslice.policy.layout import Int64s
 from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens.layout import State, Tables
@@ -38,7 +38,7 @@ B_BUSY_NS, B_ROWS, BUSY_COLUMNS = range(3)
 
 
 class Prompts(NamedTuple):
-    """The trace, lowered. R requests."""
+    """The trace, lowered, R requests; not by reference: a prompt's blocks are a slice."""
 
     arrival_ns: Int64s
     priority: Int64s
@@ -56,7 +56,7 @@ class Prompts(NamedTuple):
 
 
 class World(NamedTuple):
-    """What surrounds the desk."""
+    """What surrounds the desk; not by reference: costs may be columns of another array."""
 
     costs: NDArray[np.float64]
     """[E, STEP_COSTS] what steps take, ns: not always what the desk is told to expect"""
@@ -73,6 +73,7 @@ class World(NamedTuple):
     """[faults, FAULT_COLUMNS] in time order"""
 
 
+@by_reference
 class Hands(NamedTuple):
     """What engines have in hand; scratch, as `hands` makes it."""
 
@@ -116,6 +117,7 @@ def hands(tables: Tables, state: State) -> Hands:
     )
 
 
+@by_reference
 class Record(NamedTuple):
     """What a run leaves."""
 

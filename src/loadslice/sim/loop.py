@@ -48,6 +48,7 @@ from loadslice.sim.record import (
     T_ENQUEUED_NS,
     T_REASON,
     T_VERSION,
+    TIMELINE_COLUMNS,
     Record,
     Traffic,
     log_event,
@@ -121,6 +122,14 @@ def end_attempt(
         clients.come_back(now_ns, seed, behaviour, diary, tag, traffic.arrival_ns.shape[0], effect[c.F_C])
 
 
+@rare
+def write_effect(record: Record, effect: Int64s) -> None:
+    """Append one effect to the log of them."""
+    for column in range(c.EFFECT_COLUMNS):
+        record.effects[record.counts[N_EFFECTS], column] = effect[column]
+    record.counts[N_EFFECTS] += 1
+
+
 @kernel
 def carry_out(
     now_ns: int,
@@ -140,9 +149,7 @@ def carry_out(
         effect = state.effects[index]
         kind = effect[c.F_KIND]
         if record.effects.shape[0] > 0:
-            for column in range(c.EFFECT_COLUMNS):
-                record.effects[record.counts[N_EFFECTS], column] = effect[column]
-            record.counts[N_EFFECTS] += 1
+            write_effect(record, effect)
         if kind == c.OUTCOME:
             end_attempt(now_ns, seed, effect, traffic, behaviour, diary, record)
         elif kind == c.PLACED:
@@ -177,21 +184,33 @@ def complete(
     rows = traffic.arrival_ns.shape[0]
     log_event(record, (events.BATCH_DONE, now_ns, slot, epoch))
     # After the last stage nobody asks what its members ask next, unless it is to be written down.
-    if not last or record.events.shape[0] > 0 or record.timeline.shape[0] > 0:
+    if not last or record.events.shape[0] > 0:
         for member in range(state.batches[slot, c.B_COUNT]):
-            belongs = state.members[slot, member]
-            row = row_of(traffic, belongs[c.M_TAG])
+            row = row_of(traffic, state.members[slot, member, c.M_TAG])
             work = traffic.requests[row if row < rows else row % rows, Q_WORK]
             results[member, 0] = traffic.items[work, following]
             results[member, 1] = traffic.bucket[work, following]
             log_event(record, (events.RESULT, now_ns, results[member, 0], results[member, 1]))
+    if record.timeline.shape[0] > 0:
+        for member in range(state.batches[slot, c.B_COUNT]):
+            belongs = state.members[slot, member]
             # One that has left the batch meanwhile runs elsewhere, or has ended.
-            is_here = state.requests[belongs[c.M_REQUEST], c.R_EPOCH] == belongs[c.M_EPOCH]
-            if record.timeline.shape[0] > 0 and is_here:
-                record.timeline[row, stage, T_DONE_NS] = now_ns
+            if state.requests[belongs[c.M_REQUEST], c.R_EPOCH] == belongs[c.M_EPOCH]:
+                record.timeline[row_of(traffic, belongs[c.M_TAG]), stage, T_DONE_NS] = now_ns
     clockwork.running[slot] = 0
     set_done(clockwork, slot, c.FOREVER)
     desk.on_batch_done(now_ns, tables, state, slot, epoch, results)
+
+
+@kernel
+def begin_attempt(now_ns: int, record: Record, row: int, tag: int) -> None:
+    """Begin the rows of an attempt that reaches the core."""
+    record.attempts[row, A_TAG] = tag
+    record.attempts[row, A_START_NS] = now_ns
+    if record.timeline.shape[0] > 0:
+        for stage in range(record.timeline.shape[1]):
+            for column in range(TIMELINE_COLUMNS):
+                record.timeline[row, stage, column] = -1
 
 
 @kernel
@@ -227,8 +246,7 @@ def attempt(
     level = asked[Q_PRECISION]
     owner = asked[Q_TENANT]
     key = asked[Q_KEY]
-    record.attempts[row, A_TAG] = tag
-    record.attempts[row, A_START_NS] = now_ns
+    begin_attempt(now_ns, record, row, tag)
     log_event(
         record,
         (events.ARRIVAL, now_ns, tag, priority, deadline_ns, items, bucket, tokens, source, level, number, owner, key),
@@ -236,6 +254,22 @@ def attempt(
     desk.on_arrival(
         now_ns, tables, state, tag, priority, deadline_ns, items, bucket, tokens, source, level, number, owner, key
     )
+
+
+@rare
+def attempt_apart(
+    now_ns: int,
+    seed: int,
+    tag: int,
+    tables: Tables,
+    state: State,
+    traffic: Traffic,
+    behaviour: Behaviour,
+    diary: Diary,
+    record: Record,
+) -> None:
+    """The same, where it is not worth inlining, for a trace in one part: there tags are rows."""
+    attempt(now_ns, seed, tag, tag, tables, state, traffic, behaviour, diary, record)
 
 
 @rare
@@ -259,7 +293,7 @@ def client_acts(
     kind = diary.heap[0, clients.H_KIND]
     clients.drop_first(diary)
     if kind == clients.ATTEMPT:
-        attempt(now_ns, seed, tag, tag, tables, state, traffic, behaviour, diary, record)
+        attempt_apart(now_ns, seed, tag, tables, state, traffic, behaviour, diary, record)
         return True
     known = record.attempts[tag]
     inside = known[A_OUTCOME] == 0

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadslice.policy.kernel import kernel, rare
+from loadslice.policy.kernel import by_reference, kernel, rare
 from loadslice.policy.layout import Int64s
 
 
+@by_reference
 class Caches(NamedTuple):
     """State of all prefix caches. M different blocks, E engines."""
 

@@ -1,10 +1,10 @@
 """What a run reads of its requests and writes about them: one row per request, one per attempt, and the logs."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from loadslice.policy.kernel import kernel
+from loadslice.policy.kernel import by_reference, kernel, rare
 from loadslice.policy.tables import Int64s
 from loadslice.sim.service import Float64s
 
@@ -40,6 +40,7 @@ QUEUE_SEEN = 1024
 N_EVENTS, N_EFFECTS, N_CALLS, N_ENDED, N_FAULTS, N_COUNTS = range(6)
 
 
+@by_reference
 class Traffic(NamedTuple):
     """Requests in arrival order. N rows, the first C of them of requests that earlier parts left inside."""
 
@@ -51,7 +52,7 @@ class Traffic(NamedTuple):
     """1: another part follows"""
     arrival_ns: Int64s
     """[N] not falling"""
-    requests: Int64s
+    requests: Annotated[Int64s, REQUEST_COLUMNS]
     """[N, REQUEST_COLUMNS]"""
     items: Int64s
     """[W, S] rows that a kind of work asks of a stage"""
@@ -75,16 +76,17 @@ NO_TRAFFIC = Traffic(
 )
 
 
+@by_reference
 class Record(NamedTuple):
     """What a run leaves behind. A attempts: as many as requests unless clients come back."""
 
-    attempts: Int64s
+    attempts: Annotated[Int64s, ATTEMPT_COLUMNS]
     """[A, ATTEMPT_COLUMNS]"""
     ended: Int64s
     """[A] rows of attempts in the order in which they ended, ``counts[N_ENDED]`` of them"""
-    timeline: Int64s
+    timeline: Annotated[Int64s, TIMELINE_COLUMNS]
     """[A or 0, S, TIMELINE_COLUMNS]"""
-    queue_seen: Int64s
+    queue_seen: Annotated[Int64s, QUEUE_SEEN]
     """[E, QUEUE_SEEN] how often a placement found that many waiting, itself included"""
     batches_j: Float64s
     """[E] energy of batches whose energy was measured, joules"""
@@ -92,7 +94,7 @@ class Record(NamedTuple):
     """[capacity or 0, EVENT_COLUMNS]"""
     effects: Int64s
     """[capacity or 0, EFFECT_COLUMNS]"""
-    counts: Int64s
+    counts: Annotated[Int64s, N_COUNTS]
     """[N_COUNTS] event rows, effect rows, core calls, ends, faults that have befallen"""
 
     @property
@@ -141,8 +143,13 @@ def row_of(traffic: Traffic, tag: int) -> int:
 @kernel
 def log_event(record: Record, row: tuple[int, ...]) -> None:
     """Append one call to the event log, where one is kept."""
-    if record.events.shape[0] == 0:
-        return
+    if record.events.shape[0] > 0:
+        write_event(record, row)
+
+
+@rare
+def write_event(record: Record, row: tuple[int, ...]) -> None:
+    """Append one call to the event log."""
     at = record.counts[N_EVENTS]
     for column in range(len(row)):
         record.events[at, column] = row[column]

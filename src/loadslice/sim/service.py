@@ -12,14 +12,14 @@ knows how far whole runs differ, `of_run` gives a run a speed of its own.
 """
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadslice.policy.estimate import typical_ms
+from loadslice.policy.kernel import by_reference, kernel
 from loadslice.policy.kernel import entry as called_from_python
-from loadslice.policy.kernel import kernel
 from loadslice.policy.tables import Int64s, versions
 from loadslice.sim.draws import NORMAL_95, normal, t_95, uniform
 from loadslice.sim.gaps import ON_HOST, accepts, gap, remedy, rows_most
@@ -38,6 +38,7 @@ _FAMILIES = {"constant": CONSTANT, "exponential": EXPONENTIAL, "lognormal": LOGN
 _NS_PER_MS = 1_000_000
 
 
+@by_reference
 class Service(NamedTuple):
     """Service-time distributions. S stages, E engines, B lanes (buckets, once per version), K row counts."""
 
@@ -45,9 +46,9 @@ class Service(NamedTuple):
     """[S, E, B, K] row counts that were measured, ascending; 0 marks the end"""
     family: Int64s
     """[S, E, B, K]"""
-    scale: Float64s
+    scale: Annotated[Float64s, 2]
     """[S, E, B, K, 2] mean in ns; sigma of the logarithm"""
-    quantile_ns: Float64s
+    quantile_ns: Annotated[Float64s, GRID]
     """[S, E, B, K, GRID]"""
     contention: Float64s
     """[S, E, B] slow-down beside other work on this machine, at least 1"""
@@ -55,7 +56,7 @@ class Service(NamedTuple):
     """[E] processor threads a busy slot keeps busy on the machine that is shared"""
     cores: float
     """Processor cores that are shared; inf: engines do not share any"""
-    handover_ns: Float64s
+    handover_ns: Annotated[Float64s, GRID]
     """[GRID] quantiles of the time a batch holds its slot beside its service"""
     background: float
     """Threads that are busy beside all engines on average: front, hand-over and load generator"""

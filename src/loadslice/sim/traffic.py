@@ -72,15 +72,20 @@ class Intake:
         self._first_ns = 0
         self._latest_ns = 0
 
-    def lower(self, part: pl.DataFrame) -> Traffic:
+    def lower(self, part: pl.DataFrame, *, carried: int = 0) -> Traffic:
         """Lower the next part.
+
+        Args:
+            part: Rows as `lower_traffic`.
+            carried: Rows to leave room for in front of the part's own.
 
         Raises:
             InputError: As `lower_traffic`.
         """
         if part.height == 0:
             raise InputError("the trace is empty. Import one with `loadslice trace import`.")
-        arrival_ns = self._arrival_ns(part)
+        arrival_ns = np.empty(carried + part.height, np.int64)
+        arrival_ns[carried:] = self._arrival_ns(part)
         priority = _priority(part)
         requests = _table(
             {
@@ -94,6 +99,7 @@ class Intake:
                 r.Q_KEY: NO_KEY,  # a trace knows of none
             },
             part.height,
+            carried,
         )
         first_tag = self._rows
         self._rows += part.height
@@ -170,13 +176,15 @@ class Intake:
             self.warnings.append(text)
 
 
-def _table(columns: dict[int, Int64s | int], rows: int) -> Int64s:
-    """[rows, columns] from columns; one that is the same in every row costs nothing of its own."""
-    table = np.empty((rows, len(columns)), np.int64)
-    table[:] = [values if isinstance(values, int) else 0 for _, values in sorted(columns.items())]
+def _table(columns: dict[int, Int64s | int], rows: int, carried: int) -> Int64s:
+    """[carried + rows, columns] from columns, the first ``carried`` rows free."""
+    table = np.empty((carried + rows, len(columns)), np.int64)
+    own = table[carried:]
+    # A column that is the same in every row costs nothing of its own.
+    own[:] = [values if isinstance(values, int) else 0 for _, values in sorted(columns.items())]
     for column, values in columns.items():
         if not isinstance(values, int):
-            table[:, column] = values
+            own[:, column] = values
     return table
 
 

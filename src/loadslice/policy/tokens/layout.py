@@ -2,9 +2,11 @@
 
 from typing import NamedTuple
 
+from loadslice.policy.kernel import by_reference
 from loadslice.policy.layout import Int64s
 
 
+@by_reference
 class Tables(NamedTuple):
     """What a run never changes."""
 
@@ -16,6 +18,7 @@ class Tables(NamedTuple):
     """[E, E, LINK_SETTINGS] from the prefilling engine to the decoding one"""
 
 
+@by_reference
 class State(NamedTuple):
     """What decisions change. Fixed size; full means a named refusal."""
 

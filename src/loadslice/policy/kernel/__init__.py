@@ -4,6 +4,8 @@ Every decision is a plain Python function under `@kernel`; with ``NUMBA_DISABLE_
 byte the same. No fastmath, Python's division rules, and a cache that cannot go stale: numba checks only the file a
 function stands in, and would serve a caller compiled against yesterday's callee. So the cache folder is named by the
 hash of every source file that compiled code may come from; any edit starts a new folder.
+
+Tables and state are passed by reference (`cells`), and code is optimised once, where Python enters it (`parts`).
 """
 
 import hashlib
@@ -16,27 +18,32 @@ from typing import Any, ParamSpec, TypeVar
 import numba
 from numba.core.types import unliteral  # type: ignore[attr-defined] # its stubs do not know it
 
+from loadslice.policy.kernel.cells import by_reference
+from loadslice.policy.kernel.parts import Entry, PartCompiler
+
+__all__ = ["by_reference", "entry", "kernel", "rare", "source_hash"]
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_PACKAGE = Path(__file__).resolve().parent.parent
+_PACKAGE = Path(__file__).resolve().parent.parent.parent
 
 
 def source_hash() -> str:
     """Hash of the sources that compiled code comes from, of the numbers it holds, and of the numba that compiles it.
 
-    Code: the modules of policy and sim that have kernels. Numbers: columns, outcomes and reasons, which are constants
-    to the compiler.
+    Code: the modules of policy and sim that have kernels, and what compiles them. Numbers: columns, outcomes and
+    reasons, which are constants to the compiler.
     """
     digest = hashlib.sha256(numba.__version__.encode())
     policy, spec = _PACKAGE / "policy", _PACKAGE / "spec"
-    numbers = [spec / "outcome.py", spec / "route.py"]
-    numbers += [folder / name for folder in (policy, policy / "tokens") for name in ("columns.py", "layout.py")]
+    always = [spec / "outcome.py", spec / "route.py", *(policy / "kernel").glob("*.py")]
+    always += [folder / name for folder in (policy, policy / "tokens") for name in ("columns.py", "layout.py")]
     rooms = [*policy.rglob("*.py"), *(_PACKAGE / "sim").glob("*.py")]
-    for path in sorted({*rooms, *numbers}):
+    for path in sorted({*rooms, *always}):
         source = path.read_bytes()
-        has_kernels = b"from loadslice.policy.kernel import" in source and not path.name.endswith("_test.py")
-        if has_kernels or path in numbers:
+        is_test = path.name.endswith("_test.py")
+        if not is_test and (path in always or b"from loadslice.policy.kernel import" in source):
             digest.update(path.relative_to(_PACKAGE).as_posix().encode() + source)
     return digest.hexdigest()[:16]
 
@@ -69,11 +76,9 @@ _FLAGS = {
     "fastmath": False,
     "error_model": "python",
     "nogil": True,
-    "cache": _folder is not None,
-    # Tables and state are some forty arrays passed to every function. Counting references to them, and copying them to
-    # calls that are not inlined, cost twelve times the decisions themselves (0.38 against 4.6 million requests per
-    # CPU-second, one engine). So compiled code allocates nothing, and holds no array beyond a call.
+    # Compiled code allocates nothing and holds no array beyond a call, so that no references need be counted.
     "_nrt": False,
+    "no_cfunc_wrapper": True,
 }
 
 
@@ -82,34 +87,40 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
 
     Only other kernels may call it: one that Python calls is an `entry`.
     """
-    return _compiled(function, inlined=True, wrapped=False)
+    return _part(function, inlined=True)
 
 
 def rare(function: Callable[P, R]) -> Callable[P, R]:
-    """The same for what is decided seldom: compiled once, and called, which costs about 0.1 us.
+    """The same for what is decided seldom: called, and laid out beside the path that is always taken.
 
     Inlined everywhere, the seldom paths were most of the code and of the time to compile it.
     """
-    return _compiled(function, inlined=False, wrapped=False)
+    return _part(function, inlined=False)
 
 
 def entry(*, inlined: bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A kernel that Python calls too.
+    """A kernel that Python calls too."""
 
-    The wrapper that takes forty arrays out of Python objects is a quarter of what there is to compile, so that only
-    these have one.
-    """
-    return lambda function: _compiled(function, inlined=inlined, wrapped=True)
+    def whole(function: Callable[P, R]) -> Callable[P, R]:
+        if numba.config.DISABLE_JIT:
+            return function
+        dispatcher: Any = numba.njit(**_FLAGS, cache=_folder is not None)(function)
+        dispatcher.__class__ = Entry
+        dispatcher.part = _part(function, inlined=inlined)
+        compiled: Callable[P, R] = dispatcher
+        return compiled
+
+    return whole
 
 
 def _refuse_call(*_: Any, **__: Any) -> None:
     raise TypeError("only kernels call a kernel: make it an `entry` to call it from Python.")
 
 
-def _compiled(function: Callable[P, R], *, inlined: bool, wrapped: bool) -> Callable[P, R]:
+def _part(function: Callable[P, R], *, inlined: bool) -> Callable[P, R]:
     if numba.config.DISABLE_JIT:
         return function
-    dispatcher = numba.njit(**_FLAGS, forceinline=inlined, no_cpython_wrapper=not wrapped, no_cfunc_wrapper=True)(
+    dispatcher: Any = numba.njit(**_FLAGS, forceinline=inlined, no_cpython_wrapper=True, pipeline_class=PartCompiler)(
         function
     )
     call_template = dispatcher.get_call_template
@@ -120,9 +131,8 @@ def _compiled(function: Callable[P, R], *, inlined: bool, wrapped: bool) -> Call
     # numba would compile `finish(..., FAILED, ...)` and `finish(..., SHED, ...)`, and all they call, once per constant:
     # 148 functions where there are 66, and twice the time.
     dispatcher.get_call_template = of_plain_types
-    if not wrapped:
-        # Without a wrapper there is nothing that Python could call, and numba would call it all the same.
-        dispatcher._insert = lambda *_: None  # noqa: SLF001
-        dispatcher._compile_for_args = _refuse_call  # noqa: SLF001
-    compiled: Callable[P, R] = dispatcher
-    return compiled
+    # There is nothing in a part that Python could call, and numba would call it all the same.
+    dispatcher._insert = lambda *_: None  # noqa: SLF001
+    dispatcher._compile_for_args = _refuse_call  # noqa: SLF001
+    part: Callable[P, R] = dispatcher
+    return part

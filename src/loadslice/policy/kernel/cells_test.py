@@ -1,0 +1,66 @@
+"""Tables by reference: compiled code reads and writes what NumPy would, and refuses what it would misread."""
+
+from typing import Annotated, NamedTuple
+
+import numba
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from loadslice.policy.kernel import by_reference, entry, kernel
+
+Int64s = NDArray[np.int64]
+
+
+@by_reference
+class Shelf(NamedTuple):
+    boxes: Annotated[Int64s, 3]
+    grid: Int64s
+    weights: NDArray[np.float64]
+    count: int
+    share: float
+
+
+@kernel
+def bump(row: Int64s, by: int) -> int:
+    row[1] += by
+    return row.shape[0]
+
+
+@entry(inlined=False)
+def work(shelf: Shelf, place: int) -> float:
+    length = bump(shelf.boxes[place], 5)
+    part = shelf.grid[place]
+    part[2, 1] = shelf.boxes[place, 1] * shelf.count
+    shelf.weights[place] = shelf.weights[place + 1] * shelf.share
+    return float(length * 100 + shelf.grid.shape[1] * 10 + part.shape[1])
+
+
+def shelf() -> Shelf:
+    return Shelf(np.arange(12).reshape(4, 3), np.zeros((2, 3, 4), np.int64), np.arange(4.0), 3, 0.5)
+
+
+def test_cells_are_read_and_written_as_numpy_would() -> None:
+    full = shelf()
+    assert work(full, 1) == 334
+    assert full.boxes.tolist() == [[0, 1, 2], [3, 9, 5], [6, 7, 8], [9, 10, 11]]
+    assert full.grid[1, 2].tolist() == [0, 27, 0, 0]
+    assert full.grid.sum() == 27
+    assert full.weights.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="NumPy itself takes any of these")
+@pytest.mark.parametrize(
+    "other",
+    [
+        np.zeros((2, 3, 4), np.float64),
+        np.zeros((2, 3, 4), np.int32),
+        np.zeros((2, 3, 4), ">i8"),
+        np.zeros((4, 3, 2), np.int64).T,
+        np.zeros((3, 4), np.int64),
+    ],
+)
+def test_an_array_that_would_be_misread_is_refused(other: Int64s) -> None:
+    work(shelf(), 0)
+    with pytest.raises(TypeError, match=r"Shelf.grid is not a C-contiguous array of int64 in 3 dimensions"):
+        work(shelf()._replace(grid=other), 0)

@@ -1,0 +1,78 @@
+"""Code is optimised once, where Python enters it.
+
+By itself numba takes every function for one that Python may call: it optimises it with all that it calls, makes machine
+code of it, and does so again for each of its callers. A part is only linked into what calls it; the whole is optimised
+where it is entered. That took a third of the time to compile the simulator (70 to 24 seconds of processor time).
+"""
+
+# numba is not typed.
+# mypy: disable-error-code="misc"
+
+from typing import Any
+
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import register_pass
+from numba.core.registry import CPUDispatcher
+from numba.core.typed_passes import NativeLowering
+from numba.core.types import Dispatcher
+
+
+class _Unfinished(JITCodeLibrary):
+    """A function with all it calls, neither optimised nor made machine code of."""
+
+    def finalize(self) -> None:
+        """Gather what is called."""
+        for library in dict.fromkeys(self._linking_libraries):
+            self._reload_init.update(library._reload_init)  # noqa: SLF001
+            self._final_module.link_in(library._get_module_for_linking(), preserve=True)  # noqa: SLF001
+        self._finalized = True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _PartLowering(NativeLowering):
+    """Lower a function to code for linking."""
+
+    _name = "part_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        """Lower it; what is not inlined is said to be called seldom."""
+        state.library = _Unfinished(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.flags.no_compile = True
+        super().run_pass(state)
+        if not state.flags.forceinline:
+            code = state.library.get_function(state.cr.fndesc.llvm_func_name)
+            code.add_function_attribute("cold")
+            code.add_function_attribute("noinline")
+        # numba knows a function by where its machine code begins; this one has none.
+        identity = object()
+        state.targetctx.insert_user_function(identity, state.cr.fndesc, [state.library])
+        state["cr"] = state.cr._replace(cfunc=identity)
+        return True
+
+
+class PartCompiler(CompilerBase):
+    """Numba's compiler, but for the last step."""
+
+    def define_pipelines(self) -> list[Any]:
+        """The usual passes, with `_PartLowering` in the place of the one that makes machine code."""
+        pipeline = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        pipeline.passes = [
+            (_PartLowering, text) if step is NativeLowering else (step, text) for step, text in pipeline.passes
+        ]
+        pipeline.finalize()
+        return [pipeline]
+
+
+class Entry(CPUDispatcher):
+    """What Python calls; kernels that call it link its part.
+
+    Attributes:
+        part: The same function, for linking.
+    """
+
+    part: Any
+
+    @property
+    def _numba_type_(self) -> Any:
+        return Dispatcher(self.part)
