@@ -14,7 +14,7 @@ from typing import Any
 
 SUFFIX = "_bench"
 
-ONCE = frozenset({"fidelity", "language", "language_fidelity", "serve", "soak"})
+ONCE = frozenset({"fidelity", "language", "language_fidelity", "ocr_service", "serve", "soak"})
 """Benchmarks that repeat what has to be repeated themselves; they are run once."""
 
 Figures = dict[str, Any]

@@ -4,8 +4,8 @@
     python -m benchmarks.fidelity_bench --out out/fidelity --quick    # about 4
 
 Every plan of `examples/ocr` and the `twins` (stages that only wait, so that little but the simulator's own error is
-left) is profiled in several sessions. Then the rounds begin: in each one every plan is rehearsed on the trace's
-beginning, predicted, and served in a process of its own, where it gets the same stretches of the trace's second half as
+left) is profiled in several sessions. Then the rounds begin: in each one every plan is rehearsed on the trace's first
+half, predicted, and served in a process of its own, where it gets the same stretches of the trace's second half as
 in every other round. Nothing that is predicted is measured before. The machine wants to be quiet; what else it did
 stands in the result.
 """
@@ -83,7 +83,7 @@ def play(found: list[Subject], lengths: Lengths, seed: int) -> None:
 
 
 def rehearse(subject: Subject, number: int) -> None:
-    """Learn what requests cost in the server, with the trace's beginning."""
+    """Learn what requests cost in the server, with a stretch of the trace's first half."""
     assert subject.chosen is not None
     studied = Studied(subject.plan, subject.folder / f"rehearsal-{number + 1}", table=subject.profiled)
     keep(subject.profiled, studied.folder, "latency.json")

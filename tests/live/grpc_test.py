@@ -236,7 +236,7 @@ def test_a_port_in_use_is_one_line(folder, pipeline) -> None:
     async def start() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             server = Server(pipeline("tiny"), folder, port=0, grpc=taken.getsockname()[1])
-            with pytest.raises(InputError, match=r"--grpc \d+: cannot listen"):
+            with pytest.raises(InputError, match=r"--grpc \d+: the port is in use on 127.0.0.1"):
                 await server.start()
 
     asyncio.run(start())

@@ -109,6 +109,36 @@ def _with_subject(
     asking: Asking,
     notes: list[str],
 ) -> Inspection:
+    table, compiled, judges = placed(model, shapes, one, asking, notes)
+    coverage = compiled or table
+    found = remedies(model, coverage, shapes, _patient(judges[-1]), seed=asking.seed) if coverage is not None else []
+    both = compiled is not None and table is not None
+    return with_coverage(
+        result,
+        one.name,
+        coverage,
+        table=table if both else None,
+        disagreements=disagreements(table, compiled) if table is not None and compiled is not None else (),
+        remedies=found,
+        notes=notes,
+    )
+
+
+def placed(
+    model: onnx.ModelProto, shapes: dict[str, list[int]], one: Subject, asking: Asking, notes: list[str]
+) -> tuple[Coverage | None, Coverage | None, list[Callable[[onnx.ModelProto], Coverage]]]:
+    """Where a device runs a model's nodes: by a table, and by its compiler, which wins.
+
+    Args:
+        model: With its weights where a compiler is asked.
+        shapes: Of open inputs.
+        one: The device.
+        asking: How to ask compilers.
+        notes: Gains what holds only under conditions, and why a source gave no answer.
+
+    Returns:
+        The table's word, the compiler's, ``None`` where there is none; and who can judge other models, best last.
+    """
     if StaticShapes(shapes).requires(model) is None:
         notes.append(
             "the file leaves shapes open; this holds once they are fixed: "
@@ -122,18 +152,7 @@ def _with_subject(
         compiled = _asked(compile_judge, model, one.target, asking, notes)
         if compiled is not None:
             judges.append(compile_judge)
-    coverage = compiled or table
-    found = remedies(model, coverage, shapes, _patient(judges[-1]), seed=asking.seed) if coverage is not None else []
-    both = compiled is not None and table is not None
-    return with_coverage(
-        result,
-        one.name,
-        coverage,
-        table=table if both else None,
-        disagreements=disagreements(table, compiled) if table is not None and compiled is not None else (),
-        remedies=found,
-        notes=notes,
-    )
+    return table, compiled, judges
 
 
 def _table_judge(table: OperatorTable, shapes: dict[str, list[int]]) -> Callable[[onnx.ModelProto], Coverage]:

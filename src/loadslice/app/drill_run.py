@@ -18,10 +18,6 @@ from loadslice.spec import pipeline as pipelines
 from loadslice.spec.drill import BY_NAME, DRILLS, Drill, DrillReport, DrillResult
 from loadslice.spec.errors import InputError
 
-PROFILE_S = 4.0
-TIMEOUT_S = 20.0
-"""An answer that takes longer never comes."""
-
 
 def chosen(names: Sequence[str]) -> list[Drill]:
     """Drills by name or number; none named: all.
@@ -58,7 +54,8 @@ def hold(field: Field, drills: Sequence[Drill]) -> DrillReport:
         say(f"{drill.number:>2} {drill.name} ({drill.how})")
         began = time.monotonic()
         one = _held(drill, partial(_run, field, drill))
-        results.append(msgspec.structs.replace(one, wall_s=time.monotonic() - began))
+        look = drill.look if one.held is False else None
+        results.append(msgspec.structs.replace(one, wall_s=time.monotonic() - began, look=look))
     return DrillReport(
         pipeline=field.pipeline.pipeline,
         drills=results,

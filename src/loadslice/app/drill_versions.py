@@ -20,10 +20,12 @@ from loadslice.app import repository
 from loadslice.app.drill_field import Field, serving_desk
 from loadslice.evaluate.drills.desk import Desk, pause, wait_for
 from loadslice.evaluate.drills.stage import NotApplicableError
+from loadslice.spec import pipeline as pipelines
 from loadslice.spec.drill import DrillResult
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolve_model
 from loadslice.spec.repository import Model
+from loadslice.spec.twin import twins
 
 SCALE = 1.5
 """Of the bad version's largest weight tensor: wrong without a word."""
@@ -66,14 +68,29 @@ def _two_versions(field: Field, alter: Alter) -> Iterator[tuple[Path, Model, Des
 
 
 def _copied(field: Field, folder: Path) -> Path:
-    """The pipeline with the files beside it."""
+    """The pipeline with the files beside it, and with models of packages as files of its own."""
     folder.mkdir(parents=True)
     for path in sorted(field.path.parent.iterdir()):
         fits = path.suffix in {".py", ".onnx", ".json", ".yaml", ".yml", ".txt"} and not path.name.endswith("_test.py")
         if path.is_file() and fits and path.stat().st_size <= FILE_BYTES_MAX:
             shutil.copy(path, folder / path.name)
-    shutil.copy(field.path, folder / "pipeline.yaml")
+    text = field.path.read_text(encoding="utf-8")
+    for stage in field.pipeline.stages:
+        if stage.model is not None and stage.model.startswith("package:"):
+            path = resolve_model(stage.model, folder)
+            shutil.copy(path, folder / path.name)
+            text = text.replace(stage.model, path.name)
+    (folder / "pipeline.yaml").write_text(text, encoding="utf-8")
     return folder
+
+
+def _models(folder: Path) -> list[Path]:
+    """Model files of a copy; those that no emulated device runs first, for its times may be of the old model alone."""
+    pipeline = pipelines.load(folder / "pipeline.yaml")
+    emulated = twins(pipeline)
+    stages = [stage for stage in pipeline.stages if stage.model is not None]
+    stages.sort(key=lambda stage: bool(set(stage.engine_names) & set(emulated)))
+    return [resolve_model(str(stage.model), folder) for stage in stages]
 
 
 def _beside(paths: list[Path]) -> list[Path]:
@@ -81,33 +98,33 @@ def _beside(paths: list[Path]) -> list[Path]:
     return [path for path in paths if path.suffix in {".py", ".json", ".txt"}]
 
 
-def _scaled(folder: Path, field: Field) -> None:
-    """Scale the largest stored tensor of floats of the first model that has its own file."""
-    for stage in field.pipeline.stages:
-        if stage.model is None or stage.model.startswith("package:"):
-            continue
-        path = resolve_model(stage.model, folder)
+def stored_floats(model: onnx.ModelProto) -> list[onnx.TensorProto]:
+    """Tensors of floats in a model's file, as initialisers or as constants; they may be changed in place."""
+    constants = [one.t for node in model.graph.node if node.op_type == "Constant" for one in node.attribute]
+    return [one for one in (*model.graph.initializer, *constants) if one.data_type == onnx.TensorProto.FLOAT]
+
+
+def _scaled(folder: Path) -> None:
+    """Scale the largest stored tensor of floats of the first model that has one."""
+    for path in _models(folder):
         model = onnx.load(path)
-        floats = [one for one in model.graph.initializer if one.data_type == onnx.TensorProto.FLOAT]
-        if floats:
+        if floats := stored_floats(model):
             largest = max(floats, key=lambda one: int(np.prod(one.dims)))
             values = numpy_helper.to_array(largest) * np.float32(SCALE)
             largest.CopyFrom(numpy_helper.from_array(values, largest.name))
             onnx.save(model, path)
             return
-    raise NotApplicableError("no stage has a model file of its own with weights that could be altered")
+    raise NotApplicableError("no stage has a model with weights that could be altered")
 
 
-def _named_anew(folder: Path, field: Field) -> None:
+def _named_anew(folder: Path) -> None:
     """Another file with the same numbers in it: a version that is as good as the first."""
-    for stage in field.pipeline.stages:
-        if stage.model is not None and not stage.model.startswith("package:"):
-            path = resolve_model(stage.model, folder)
-            model = onnx.load(path)
-            model.doc_string += " again"
-            onnx.save(model, path)
-            return
-    raise NotApplicableError("no stage has a model file of its own to make a second version of")
+    for path in _models(folder):
+        model = onnx.load(path)
+        model.doc_string += " again"
+        onnx.save(model, path)
+        return
+    raise NotApplicableError("no stage has a model to make a second version of")
 
 
 def _plan(**more: Any) -> dict[str, Any]:
@@ -117,7 +134,7 @@ def _plan(**more: Any) -> dict[str, Any]:
 
 def stale_metrics(field: Field) -> DrillResult:
     """A canary as good as the old version whose business metric is missing, no number, or old."""
-    with _two_versions(field, lambda folder: _named_anew(folder, field)) as (_, _, desk):
+    with _two_versions(field, _named_anew) as (_, _, desk):
         rule = {"age_max_s": 0.05}
         order = {"to": "2", "plan": _plan(metrics={"orders": rule, "revenue": rule})}
         desk.ask("POST", "/admin/rollout/start", order)
@@ -144,7 +161,7 @@ def stale_metrics(field: Field) -> DrillResult:
 
 def bad_canary(field: Field) -> DrillResult:
     """A new version that is wrong without a word."""
-    with _two_versions(field, lambda folder: _scaled(folder, field)) as (_, _, desk):
+    with _two_versions(field, _scaled) as (_, _, desk):
         steps = field.pipeline.rollout.steps
         outputs = {"share": 0.5, "inflight_max": 2, "pairs_min": 20}
         desk.ask("POST", "/admin/rollout/start", {"to": "2", "plan": _plan(dwell_s=[3600.0], outputs=outputs)})

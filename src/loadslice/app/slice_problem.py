@@ -1,9 +1,10 @@
 """From a model and what is known of devices to an assignment problem."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 
@@ -143,6 +144,22 @@ def describe_machine(
             chosen[name] = links.get(name) or _assumed_link(device.kind, device)
     _check_support(opened, found)
     return Machine(found, chosen, kinds)
+
+
+def without(opened: Opened, machine: Machine, lacking: Mapping[str, Mapping[str, str]]) -> Machine:
+    """The machine with operators taken from devices: by name, key of the operator to why.
+
+    Raises:
+        InputError: An operator that no device is left for.
+    """
+    times = {
+        name: msgspec.structs.replace(
+            one, nodes_ms={key: None if key in lacking.get(name, ()) else ms for key, ms in one.nodes_ms.items()}
+        )
+        for name, one in machine.times.items()
+    }
+    _check_support(opened, times)
+    return replace(machine, times=times)
 
 
 def _check_times(opened: Opened, times: OpTimes) -> None:

@@ -7,6 +7,7 @@ from loadslice.spec.slices import Assignment, SlicePlan, StitchCheck
 
 SLICES_SHOWN = 24
 SPLITS_SHOWN = 8
+FALLBACKS_SHOWN = 6
 
 
 def describe_plan(plan: SlicePlan) -> Iterator[str]:
@@ -22,6 +23,7 @@ def describe_plan(plan: SlicePlan) -> Iterator[str]:
         yield f"  {name:<10}{device.basis}: {device.source}; {moved}" + (
             "" if link.basis == "host" else f" ({link.basis})"
         )
+    yield from _coverage(plan)
     yield ""
     yield (
         f"  {'assignment':<22}{'latency':>10}{'pace':>10}{'compute':>10}{'copies':>9}{'sync':>9}"
@@ -45,6 +47,21 @@ def describe_plan(plan: SlicePlan) -> Iterator[str]:
             yield f"  {what}: outputs {_nearness(found)} the whole model's, {found.runs} drawn inputs, {found.runtime}"
     for note in plan.notes:
         yield f"  note: {note}"
+
+
+def _coverage(plan: SlicePlan) -> Iterator[str]:
+    for name, found in plan.coverage.items():
+        if not found.fallback_ops:
+            yield f"  {name} runs every operator, by {found.basis}: {found.source}"
+            continue
+        yield (
+            f"  {name} leaves {found.fallback_ops} of {plan.ops} operators to others, {_ms(found.fallback_ms)} ms "
+            f"there before copies, by {found.basis}: {found.source}"
+        )
+        for one in found.fallbacks[:FALLBACKS_SHOWN]:
+            yield f"    {one.count} {one.op}, {_ms(one.ms)} ms: {one.reason}"
+        if len(found.fallbacks) > FALLBACKS_SHOWN:
+            yield f"    and {len(found.fallbacks) - FALLBACKS_SHOWN} more kinds (--json has all)"
 
 
 def _row(row: Assignment, *, chosen: bool) -> str:

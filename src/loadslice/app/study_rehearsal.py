@@ -9,7 +9,7 @@ import polars as pl
 
 from loadslice.app.study_plan import Clocks, Studied, clear_journal, send
 from loadslice.app.study_server import ServerError, serving
-from loadslice.evaluate import assemble, compare, payloads
+from loadslice.evaluate import assemble, compare, pace, payloads
 from loadslice.evaluate.rehearsed import Rehearsed, as_rehearsed, drift
 from loadslice.profiles.drift import Timing, within
 from loadslice.profiles.jobs import Key
@@ -26,8 +26,6 @@ REHEARSED_S = 10.0
 """Length of a rehearsal as served: a hundred requests of the OCR example, four blocks of seconds to see drift in."""
 MILD_REQUESTS, MILD_GAP_S = 40, 0.15
 """The same where a pace means nothing, because a plan's devices are emulated: requests, and their mean distance."""
-TRACE_SHARE_MAX = 0.5
-"""A rehearsal ends in the trace's first half; what is predicted begins in its second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +99,14 @@ def rehearse(
 
 
 def at_pace(frame: pl.DataFrame, speed: float) -> pl.DataFrame:
-    """The beginning of a trace as fast as it is to be predicted.
+    """An ordinary stretch of a trace's first half, as fast as its second is to be predicted.
 
     Args:
         frame: The whole trace, inputs named.
         speed: Pace against the recording.
     """
-    times_s = frame["arrival_s"].to_numpy()
-    span_s = float(times_s[-1] - times_s[0])
-    for_s = min(REHEARSED_S * speed, TRACE_SHARE_MAX * span_s)
-    first = frame.filter(pl.col("arrival_s") - times_s[0] <= for_s)
-    return _rows(first, 1 / speed)
+    from_s, for_s = pace.rehearsal_window(frame, real_s=REHEARSED_S, speed=speed)
+    return _rows(frame.filter(pl.col("arrival_s").is_between(from_s, from_s + for_s)), 1 / speed)
 
 
 def mild(frame: pl.DataFrame, gap_s: float = MILD_GAP_S) -> pl.DataFrame:

@@ -20,8 +20,9 @@ ONE_RUN = "Another day or a busier machine gives other numbers; the intervals sh
 LIMITS = (
     "The load generator ran on the same processors as the server and took its share of them, equally for every plan.",
     (
-        "The simulator knows service times as they were profiled, alone and with every slot busy. It does not know "
-        "caches, memory bandwidth shared in between, frequency changes or other programs."
+        "The simulator knows service times as they were profiled and, some seconds before each replay, rehearsed. It "
+        "cannot know how fast the machine is in the seconds that it predicts: its interval is as wide as the "
+        "rehearsals found speed to wander."
     ),
     "Requests went over loopback: no network, no TLS, no client far away.",
     (

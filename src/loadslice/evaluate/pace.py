@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from loadslice.sim import simulate
@@ -108,12 +109,34 @@ def choose_window(frame: pl.DataFrame, *, real_s: float, speed: float) -> Window
     if last_s - first_s <= wanted_s:
         return Window(first_s, np.nextafter(last_s, np.inf) - first_s, len(times_s), "The whole trace was replayed.")
     half_s = min(first_s + (last_s - first_s) / 2, last_s - wanted_s)
-    starts = np.arange(half_s, last_s - wanted_s + 1e-9, wanted_s / 8)
-    counts = np.searchsorted(times_s, starts + wanted_s) - np.searchsorted(times_s, starts)
-    ordinary = int(np.argmin(np.abs(counts - np.median(counts))))
+    begin_s, counts = _ordinary(times_s, wanted_s, half_s, last_s)
+    held = int(np.searchsorted(times_s, begin_s + wanted_s) - np.searchsorted(times_s, begin_s))
     why = (
-        f"Replayed: {counts[ordinary]} requests from second {starts[ordinary]:.0f} to "
-        f"{starts[ordinary] + wanted_s:.0f} of the trace, the most ordinary stretch of its second half "
-        f"(stretches of that length there hold {counts.min()} to {counts.max()} requests)."
+        f"Replayed: {held} requests from second {begin_s:.0f} to {begin_s + wanted_s:.0f} of the trace, the most "
+        f"ordinary stretch of its second half (stretches of that length there hold {counts.min()} to {counts.max()} "
+        "requests)."
     )
-    return Window(float(starts[ordinary]), wanted_s, int(counts[ordinary]), why)
+    return Window(begin_s, wanted_s, held, why)
+
+
+def rehearsal_window(frame: pl.DataFrame, *, real_s: float, speed: float) -> tuple[float, float]:
+    """Where the most ordinary stretch of a trace's first half begins, and how long it is, in recorded seconds.
+
+    Args:
+        frame: The whole trace.
+        real_s: How long the rehearsal shall last; as much of the half as there is, where that is less.
+        speed: Pace against the recording.
+    """
+    times_s = frame["arrival_s"].to_numpy()
+    first_s, half_s = float(times_s[0]), float(times_s[0] + times_s[-1]) / 2
+    wanted_s = min(real_s * speed, half_s - first_s)
+    return (_ordinary(times_s, wanted_s, first_s, half_s)[0], wanted_s) if wanted_s > 0 else (first_s, 0.0)
+
+
+def _ordinary(
+    times_s: npt.NDArray[np.float64], wanted_s: float, from_s: float, to_s: float
+) -> tuple[float, npt.NDArray[np.int64]]:
+    """The stretch whose number of requests is the median of all that long; where it begins, and all numbers."""
+    starts = np.arange(from_s, to_s - wanted_s + 1e-9, wanted_s / 8)
+    counts = np.searchsorted(times_s, starts + wanted_s) - np.searchsorted(times_s, starts)
+    return float(starts[np.argmin(np.abs(counts - np.median(counts)))]), counts

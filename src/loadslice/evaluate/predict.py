@@ -30,7 +30,8 @@ class Prediction:
     figures: dict[str, float]
     """Figure -> mean over replicas; percentiles in ms, ``throughput`` per second, ``error rate`` as a share."""
     intervals: dict[str, Interval]
-    """Figure -> middle 95 % of replicas, as fast as the machine happens to be in each where the profile knows that."""
+    """Figure -> where one more run falls 95 times in 100, by replicas; each on a machine as fast as it happens to be,
+    where the profile knows how far runs differ."""
     latencies_ms: npt.NDArray[np.float64]
     """Completed requests of all replicas together."""
     requests: pl.DataFrame
@@ -75,14 +76,16 @@ def predict(
     return Prediction(
         simulation=simulate.summarise(first, wall_s=wall_s, cpu_s=cpu_s, stamp=made),
         figures={name: float(np.mean(values)) for name, values in samples.items()},
-        intervals={
-            name: Interval(low=float(np.quantile(values, 0.025)), high=float(np.quantile(values, 0.975)))
-            for name, values in spread.items()
-        },
+        intervals={name: _interval(values) for name, values in spread.items()},
         latencies_ms=np.concatenate(pooled),
         requests=sim_journal.requests(first),
         stages=sim_journal.stages(first),
     )
+
+
+def _interval(values: list[float]) -> Interval:
+    low, high = sim_replicas.interval(values) if len(values) > 1 else (values[0], values[0])
+    return Interval(low=low, high=high)
 
 
 def once(frame: pl.DataFrame, pipeline: Pipeline, latency: LatencyTable, *, seed: int) -> Simulation:

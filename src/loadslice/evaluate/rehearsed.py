@@ -12,7 +12,7 @@ speed from one block of seconds to the next: what a prediction for the coming mi
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -37,8 +37,12 @@ PASSAGES_MIN = 10
 """A stage with fewer on an engine takes level and shape from all of that engine's."""
 BLOCK_S = 2.5
 """As long as the slow periods that were seen, and short enough for some blocks in a rehearsal."""
+BLOCKS_ALIKE = 0.25
+"""Correlation of neighbouring blocks, mean over eight runs of the OCR example; means of alike blocks spread wider."""
 BLOCK_WORK_MIN = 0.2
 """A block with less work than this share of the fullest says nothing about speed."""
+WAY_SHARE_MAX = 0.5
+"""A way that is shorter than others takes at most so much off the work of a very short stage."""
 SAMPLES = 64
 """Times kept per entry."""
 
@@ -107,6 +111,31 @@ class _Kind(NamedTuple):
     shape: tuple[int, ...] | None
 
 
+class _Curves:
+    """Mean times by rows, joined by straight lines and beyond the last in proportion, as the simulator does.
+
+    Args:
+        means_ms: Of the kinds of work that are known.
+    """
+
+    def __init__(self, means_ms: Mapping[_Kind, float]) -> None:
+        known: dict[tuple[str, str, tuple[int, ...] | None], list[tuple[int, float]]] = {}
+        for kind, mean_ms in means_ms.items():
+            known.setdefault((kind.stage, kind.engine, kind.shape), []).append((kind.rows, mean_ms))
+        self._known = {key: np.array(sorted(points)).T for key, points in known.items()}
+
+    def at(self, own: Passages) -> Float64s:
+        """[n]; nan of a shape that is not known."""
+        return np.array([self._one(own, rows, shape) for rows, shape in own.kinds])
+
+    def _one(self, own: Passages, rows: int, shape: tuple[int, ...] | None) -> float:
+        # Of stages without buckets the profile knows no shapes.
+        points = self._known.get((own.stage, own.engine, shape), self._known.get((own.stage, own.engine, None)))
+        if points is None:
+            return math.nan
+        return float(np.interp(rows, *points)) * max(1.0, rows / float(points[0, -1]))
+
+
 class _Levels:
     """Times alone, by kind of work.
 
@@ -122,13 +151,19 @@ class _Levels:
         self._service = service
         self._stage_of = {stage.variant_id: stage.name for stage in pipeline.stages}
         self._profiled = {self._kind(entry): (_mean_ms(entry.latency_ms), entry.n or 1) for entry in table.entries}
+        self._profile = _Curves({kind: mean_ms for kind, (mean_ms, _) in self._profiled.items()})
         self._found = found
         self.contention = {name: self._contention(name) for name in dict.fromkeys(own.engine for own in found)}
         """Engine -> index into `CONTENTIONS`."""
         pairs = dict.fromkeys((own.stage, own.engine) for own in found)
         self.ratios = {pair: ratio for pair in pairs if (ratio := self._ratio(*pair)) is not None}
-        self._levels_ms = self._levels()
+        self._levels_ms = self._means()
+        self._level = _Curves(self._levels_ms)
         self._shapes = {pair: self._shape(*pair) for pair in self.ratios}
+        ways_ms = {pair: self._ways_ms(*pair) for pair in pairs}
+        self._ways = np.concatenate([np.zeros(0), *ways_ms.values()])
+        self._longer_ms = {pair: float(own.mean() - self._ways.mean()) for pair, own in ways_ms.items() if len(own)}
+        """How much longer the way to a stage is than ways are on average; the simulator knows one way for all."""
 
     def entry(self, entry: Entry) -> Entry:
         """The entry as the rehearsals found it."""
@@ -136,7 +171,8 @@ class _Levels:
         pair = (kind.stage, kind.engine)
         if pair not in self.ratios:
             return entry
-        times_ms = self._levels_ms[kind] * self._shapes[pair]
+        level_ms = self._levels_ms[kind]
+        times_ms = level_ms * self._shapes[pair] + max(self._longer_ms.get(pair, 0.0), -WAY_SHARE_MAX * level_ms)
         contended = None
         if entry.contended_ms is not None:
             crowding = _measured_crowding(self._pipeline, kind.engine, self._service.cores)
@@ -145,8 +181,7 @@ class _Levels:
 
     def handover_ms(self) -> Milliseconds | None:
         """The way to the worker and back on a machine of its own."""
-        ways_ms = [own.way_ms / own.slower[self.contention[own.engine]] for own in self._found]
-        return _milliseconds(np.quantile(np.concatenate(ways_ms), _EVENLY)) if ways_ms else None
+        return _milliseconds(np.quantile(self._ways, _EVENLY)) if self._ways.size else None
 
     def blocks(self, run: Sequence[Passages]) -> Float64s:
         """Logarithm of the time per unit of work in each block of a run."""
@@ -175,30 +210,24 @@ class _Levels:
         shape = None if entry.shape is None else tuple(entry.shape)
         return _Kind(self._stage_of.get(entry.variant, entry.variant), entry.engine, entry.batch, shape)
 
-    def _kinds(self, own: Passages) -> list[_Kind]:
-        """As the profile tells them apart, which knows no shapes of stages without buckets."""
-        exact = [_Kind(own.stage, own.engine, *kind) for kind in own.kinds]
-        return [kind if kind in self._profiled else kind._replace(shape=None) for kind in exact]
-
-    def _profiled_ms(self, own: Passages) -> Float64s:
-        """[n]; nan of a kind that was not profiled."""
-        return np.array([self._profiled.get(kind, (math.nan, 0))[0] for kind in self._kinds(own)])
-
     def _known(self, found: Sequence[Passages]) -> Iterator[tuple[Passages, Float64s, Float64s]]:
-        """Passages with their times alone and their kinds' levels, [n] each; nan of a kind that was not profiled."""
+        """Passages with their times alone and their kinds' levels, [n] each; nan of a shape that was not profiled."""
         for own in found:
-            levels_ms = np.array([self._levels_ms.get(kind, math.nan) for kind in self._kinds(own)])
-            yield own, self._alone_ms(own), levels_ms
+            yield own, self._alone_ms(own), self._level.at(own)
 
     def _alone_ms(self, own: Passages) -> Float64s:
         alone_ms: Float64s = own.work_ms / own.slower[self.contention[own.engine]]
         return alone_ms
 
+    def _ways_ms(self, stage: str, engine: str) -> Float64s:
+        own = [one for one in self._found if (one.stage, one.engine) == (stage, engine)]
+        return np.concatenate([one.way_ms / one.slower[self.contention[engine]] for one in own])
+
     def _contention(self, engine: str) -> int:
         """The contention that explains most; the profile's where company hardly varied."""
         loss, spread = np.zeros(len(CONTENTIONS)), 0.0
         for own in self._found:
-            profiled_ms = self._profiled_ms(own)
+            profiled_ms = self._profile.at(own)
             known = ~np.isnan(profiled_ms) & (own.work_ms > 0)
             if own.engine != engine or known.sum() < 2:
                 continue
@@ -219,7 +248,7 @@ class _Levels:
         for wanted in ([own for own in self._found if (own.stage, own.engine) == (stage, engine)], self._on(engine)):
             alone_ms, profiled_ms = (
                 np.concatenate([np.zeros(0), *parts])
-                for parts in ([self._alone_ms(own) for own in wanted], [self._profiled_ms(own) for own in wanted])
+                for parts in ([self._alone_ms(own) for own in wanted], [self._profile.at(own) for own in wanted])
             )
             known = ~np.isnan(profiled_ms)
             if known.sum() >= PASSAGES_MIN:
@@ -229,13 +258,15 @@ class _Levels:
     def _on(self, engine: str) -> list[Passages]:
         return [own for own in self._found if own.engine == engine]
 
-    def _levels(self) -> dict[_Kind, float]:
+    def _means(self) -> dict[_Kind, float]:
         """Mean time alone of each kind: the profile's times at the rehearsals' speed, and theirs, count alike."""
         total_ms = {kind: mean_ms * n * self.ratios.get((kind.stage, kind.engine), 1.0)
                     for kind, (mean_ms, n) in self._profiled.items()}  # fmt: skip
         count = {kind: n for kind, (_, n) in self._profiled.items()}
         for own in self._found:
-            for kind, alone_ms in zip(self._kinds(own), self._alone_ms(own).tolist(), strict=True):
+            for (rows, shape), alone_ms in zip(own.kinds, self._alone_ms(own).tolist(), strict=True):
+                exact = _Kind(own.stage, own.engine, rows, shape)
+                kind = exact if exact in total_ms else exact._replace(shape=None)
                 if kind in total_ms:
                     total_ms[kind] += alone_ms
                     count[kind] += 1
@@ -268,8 +299,9 @@ def drift(found: Sequence[Rehearsed], known: Drift | None) -> Drift | None:
     """How far the next run may lie from what rehearsals found.
 
     A run is as fast as its blocks are on average, and so is a rehearsal: with ``m`` blocks of deviation ``s`` in either
-    their difference deviates by ``s * sqrt(2 / m)``. Where plans were rehearsed several times, the runs' own spread
-    says it directly and knows of drift over minutes as well; the wider of the two counts.
+    their difference deviates by ``s * sqrt(2 / m)``, times ``sqrt((1 + r) / (1 - r))`` where neighbouring blocks
+    correlate by ``r`` (means of a first-order autoregression). Where plans were rehearsed several times, the runs' own
+    spread says it directly and knows of drift over minutes as well; the wider of the two counts.
 
     Args:
         found: Of plans on this machine; what they say is pooled.
@@ -283,7 +315,8 @@ def drift(found: Sequence[Rehearsed], known: Drift | None) -> Drift | None:
     if freedom < 1:
         return known
     deviation = math.sqrt(sum(float(np.sum((run - run.mean()) ** 2)) for run in blocks) / freedom)
-    spread = deviation * math.sqrt(2 / float(np.mean([len(run) for run in blocks])))
+    wider = math.sqrt((1 + BLOCKS_ALIKE) / (1 - BLOCKS_ALIKE))
+    spread = wider * deviation * math.sqrt(2 / float(np.mean([len(run) for run in blocks])))
     runs = [np.array([run.mean() for run in plan.blocks if len(run)]) for plan in found]
     between = sum(len(means) - 1 for means in runs if len(means) > 1)
     if between:

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from loadslice.evaluate.company import CONTENTIONS, passages
-from loadslice.evaluate.rehearsed import BLOCK_S, Rehearsed, as_rehearsed, drift
+from loadslice.evaluate.rehearsed import BLOCK_S, BLOCKS_ALIKE, Rehearsed, as_rehearsed, drift
 from loadslice.sim import journal as sim_journal
 from loadslice.sim import simulate
 from loadslice.sim.service import lower_service
@@ -103,6 +103,20 @@ def test_hand_over_is_what_it_is_without_company() -> None:
     assert np.mean(found.table.handover_ms.samples or []) == pytest.approx(0.3 / 1.2, rel=0.15)
 
 
+def test_a_stage_that_is_reached_later_than_others_holds_its_slot_longer() -> None:
+    later_ns = pl.when(pl.col("stage") == "prepare").then(1_000_000).otherwise(0)
+    late = journal().with_columns(done_ns=pl.col("done_ns") + later_ns)
+    near, far = (as_rehearsed(truth(), pipeline(), [one], RATE_PER_S).table for one in (journal(), late))
+
+    def held_ms(table: LatencyTable, engine: str) -> float:
+        assert table.handover_ms is not None
+        own = next(entry for entry in table.entries if entry.engine == engine)
+        return float(np.mean(own.latency_ms.samples or []) + np.mean(table.handover_ms.samples or []))
+
+    assert held_ms(far, "host") - held_ms(near, "host") == pytest.approx(1.0, abs=0.35)
+    assert held_ms(far, "ort") == pytest.approx(held_ms(near, "ort"), rel=0.03)
+
+
 def test_one_kind_that_the_profile_has_wrong_is_told_from_the_speed_of_all() -> None:
     wrong = profile(1.0, CONTENTION)
     entries = [
@@ -113,6 +127,16 @@ def test_one_kind_that_the_profile_has_wrong_is_told_from_the_speed_of_all() -> 
     levels = {entry.batch: entry.latency_ms.p50 for entry in found.table.entries if entry.engine == "ort"}
     assert levels[4] == pytest.approx(66.0, rel=0.1)
     assert levels[1] == pytest.approx(20.0, rel=0.1)
+
+
+def test_row_counts_that_were_not_profiled_count_by_those_beside_them() -> None:
+    rows = journal()
+    profiled = [entry for entry in profile(0.8, CONTENTION).entries if entry.batch != 2]
+    found = as_rehearsed(
+        msgspec.structs.replace(profile(0.8, CONTENTION), entries=profiled), pipeline(), [rows], RATE_PER_S
+    )
+    # Straight between 20 and 66 ms, two rows would take 35 ms and take 34.
+    assert found.ratios["read", "ort"] == pytest.approx(1 / 0.8, rel=0.03)
 
 
 def test_the_shape_of_a_distribution_is_the_servers() -> None:
@@ -194,6 +218,10 @@ def test_plans_pool_what_they_know_and_the_profiles_slow_periods_are_kept() -> N
     assert one is not None
     assert three is not None
     assert (three.period_ms, three.likeness) == (400.0, 0.2)
-    assert three.between_runs == one.between_runs == pytest.approx(0.02 * np.sqrt(2 / 3), abs=1e-5)
+    assert (
+        three.between_runs
+        == one.between_runs
+        == pytest.approx(0.02 * np.sqrt(2 / 3 * (1 + BLOCKS_ALIKE) / (1 - BLOCKS_ALIKE)), abs=1e-5)
+    )
     assert (one.runs, three.runs) == (3, 7)
     assert drift([rehearsed([0.1]), rehearsed()], known) == known

@@ -32,8 +32,17 @@ class Step:
         """Of a model stage."""
         return next(iter(self.sessions.values())).inputs
 
-    def run(self, work: Work) -> Work:
+    def padded(self, engine: str, rows: int) -> int:
+        """Rows that an engine pads a batch to; 0: it does not, or the batch is larger than all it was built for."""
+        batch = self.stage.batch.get(engine)
+        return 0 if batch is None else next((size for size in batch.pad_to if size >= rows), 0)
+
+    def run(self, work: Work, slot: int = 0) -> Work:
         """Do the stage's work, on the first engine loaded; ``work`` is left as it is.
+
+        Args:
+            work: One request.
+            slot: Of the engine, as in `loadslice.backends.base.Session.run`.
 
         Raises:
             StageError: The stage refuses the work or fails.
@@ -45,10 +54,10 @@ class Step:
         if work.items == 0:
             return Work(no_rows(session.outputs), work.context)
         bucket = bucket_shape(self.stage, bucket_of(self.stage, work, session.inputs))
-        accept, batch = self.stage.accept.get(name), self.stage.batch.get(name)
+        accept = self.stage.accept.get(name)
         static = None if accept is None or accept.shape is None else accept.shape[1:]
-        padded = next((rows for rows in batch.pad_to if rows >= work.items), 0) if batch is not None else 0
-        outputs = session.run(gather([work], static or bucket, session.inputs, padded))
+        padded = self.padded(name, work.items)
+        outputs = session.run(gather([work], static or bucket, session.inputs, padded), slot)
         carried = {name: work.tensors[name] for name in self.stage.carry if name in work.tensors}
         made = {name: rows[: work.items] if padded else rows for name, rows in outputs.items()}
         return Work(carried | made, work.context)

@@ -2,8 +2,9 @@
 
 A job is what a worker of the server does with one batch: pad and stack the rows, run the model, hand the rows back; or
 call one Python stage. A walk is the jobs of one request in the order in which it passes the stages, because that is
-what a stage finds: caches that the stage before it has filled, and a runtime that has just seen another shape. Timed in
-a loop by themselves, short stages took a fifth less than they take in a server.
+what a stage finds: what the stage before it has just written, caches that it has filled, and a runtime that has just
+seen another shape. Timed in a loop by themselves, short stages took a fifth less than they take in a server; given
+results that were written long ago, reading a recogniser's took twice as long.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,6 +51,25 @@ Walk = list[Job]
 """One request's way through the stages, each on one of its engines."""
 
 
+class _Batch(NamedTuple):
+    """What a job works on."""
+
+    works: list[Work]
+    held: list[Work] | None = None
+    """Of one request on its way: what each stage finds. A job reads its place and writes the next one's, so that every
+    stage finds what was just made; stages that are not run leave what they gave when the input was first walked."""
+    place: int = 0
+
+    def found(self) -> list[Work]:
+        """What there is to work on now."""
+        return self.works if self.held is None else [self.held[self.place]]
+
+    def leave(self, made: Work) -> None:
+        """For the stage after."""
+        if self.held is not None:
+            self.held[self.place + 1] = made
+
+
 @dataclass(frozen=True, slots=True)
 class Jobs:
     """Everything to measure of one pipeline."""
@@ -91,7 +111,8 @@ def collect(pipeline: Pipeline, folder: Path, samples: Sequence[Sample], on: Seq
         # In each turn a stage runs on the next of its engines; a stage that has fewer begins again.
         engines = [_engine(step.stage, on, turn) for step in steps]
         for works in passed:
-            alone = [[[work]] if work.items else [] for work in works[:-1]]
+            held = list(works)
+            alone = [[_Batch([work], held, place)] if work.items else [] for place, work in enumerate(works[:-1])]
             walks.append(list(_jobs(steps, engines, alone, sources)))
         of_stage = [[works[index] for works in passed if works[index].items] for index in range(len(steps))]
         batches = [_batches(*place) for place in zip(steps, engines, of_stage, strict=True)]
@@ -109,18 +130,22 @@ def _engine(stage: Stage, on: Sequence[str] | None, turn: int) -> str | None:
 def _jobs(
     steps: Sequence[Step],
     engines: Sequence[str | None],
-    groups: Sequence[Sequence[list[Work]]],
+    groups: Sequence[Sequence[_Batch]],
     sources: dict[Key, str],
 ) -> Iterator[Job]:
-    """Jobs of one walk: stage by stage, each group of works as one batch. ``sources`` gets what is new."""
+    """Jobs of one walk, stage by stage. ``sources`` gets what is new."""
     for step, engine, of_stage in zip(steps, engines, groups, strict=True):
         if engine is None or isinstance(step.sessions.get(engine), TwinSession):
             continue  # a twin is not measured, see `loadslice.profiles.twins`
-        for works in of_stage:
-            key = Key(step.stage.variant_id, engine, sum(work.items for work in works), _shape(step, works[0]))
+        for batch in of_stage:
+            works = batch.works
+            rows = sum(work.items for work in works)
+            key = Key(step.stage.variant_id, engine, rows, _shape(step, works[0]))
             if _accepted(step.stage, key):
+                # A padded batch takes as long as a full one of that size, and is looked up as such.
+                key = key._replace(rows=step.padded(engine, rows) or rows)
                 sources.setdefault(key, _source(step, engine))
-                yield Job(key, step.function is None, _call(step, engine, works))
+                yield Job(key, step.function is None, _call(step, engine, batch))
 
 
 def _asked(step: Step, work: Work) -> StageWork:
@@ -139,17 +164,21 @@ def _shape(step: Step, work: Work) -> tuple[int, ...] | None:
     return tuple(int(side) for side in next(iter(work.tensors.values())).shape[1:])
 
 
-def _batches(step: Step, engine: str | None, works: Sequence[Work]) -> list[list[Work]]:
-    """Batches of 2, 4, ... rows up to the engine's most, for each shape; whole requests, again from the first."""
+def _batches(step: Step, engine: str | None, works: Sequence[Work]) -> list[_Batch]:
+    """Batches of 2, 4, ... rows up to the engine's most, or of the sizes that it pads to, for each shape.
+
+    They are made of whole requests, again from the first.
+    """
     batch = None if engine is None or step.function is not None else step.stage.batch.get(engine)
     if batch is None:
         return []
     by_shape: dict[tuple[int, ...] | None, list[Work]] = {}
     for work in works:
         by_shape.setdefault(_shape(step, work), []).append(work)
-    sizes = [*(2**power for power in range(1, batch.size.bit_length()) if 2**power < batch.size), batch.size]
+    powers = [*(2**power for power in range(1, batch.size.bit_length()) if 2**power < batch.size), batch.size]
+    sizes = batch.pad_to or powers
     found = [_filled(members, size) for members in by_shape.values() for size in sizes]
-    return [group for group in found if len(group) > 1]
+    return [_Batch(group) for group in found if len(group) > 1]
 
 
 def _filled(works: Sequence[Work], rows_max: int) -> list[Work]:
@@ -163,8 +192,11 @@ def _filled(works: Sequence[Work], rows_max: int) -> list[Work]:
     return group
 
 
-def _absent(step: Step, engine: str | None, sources: Mapping[Key, str]) -> list[list[Work]]:
-    """One row of zeros, and a full batch, for each bucket that no input of this stage falls into."""
+def _absent(step: Step, engine: str | None, sources: Mapping[Key, str]) -> list[_Batch]:
+    """One row of zeros, and a full batch, for each bucket that no input of this stage falls into.
+
+    And, of an engine that pads its batches, every size that they are padded to.
+    """
     if engine is None or step.function is not None:
         return []
     stage = step.stage
@@ -174,9 +206,11 @@ def _absent(step: Step, engine: str | None, sources: Mapping[Key, str]) -> list[
     for bucket in stage.buckets:
         if tuple(bucket) in seen:
             continue
-        for rows in sorted({1, 1 if batch is None else batch.size}):
+        for rows in (
+            batch.pad_to if batch is not None and batch.pad_to else sorted({1, 1 if batch is None else batch.size})
+        ):
             work = _zeros(step, bucket, rows)
-            groups += [[work]] if work is not None else []
+            groups += [_Batch([work])] if work is not None else []
     return groups
 
 
@@ -200,23 +234,38 @@ def _accepted(stage: Stage, key: Key) -> bool:
     return few_enough and fits
 
 
-def _call(step: Step, engine: str, works: list[Work]) -> Call:
+def _call(step: Step, engine: str, batch: _Batch) -> Call:
     if step.function is not None:
-        return partial(_run_python, step.function, works[0])
+        return partial(_run_python, step.function, batch)
     session = step.sessions[engine]
-    bucket = bucket_shape(step.stage, bucket_of(step.stage, works[0], session.inputs))
-    return partial(_run_model, session, works, bucket)
+    bucket = bucket_shape(step.stage, bucket_of(step.stage, batch.works[0], session.inputs))
+    padded = step.padded(engine, sum(work.items for work in batch.works))
+    return partial(_run_model, session, batch, bucket, step.stage.carry, padded)
 
 
-def _run_python(function: StageFunction, work: Work, _slot: int) -> Work:
+def _run_python(function: StageFunction, batch: _Batch, _slot: int) -> Work:
     # A stage may replace what its work holds; the next call must find it as it was.
-    return function(Work(dict(work.tensors), work.context))
+    (work,) = batch.found()
+    made = function(Work(dict(work.tensors), work.context))
+    batch.leave(made)
+    return made
 
 
-def _run_model(session: Session, works: list[Work], bucket: list[int] | None, slot: int) -> list[Work]:
-    outputs = session.run(gather(works, bucket, session.inputs), slot)
-    parts = scatter(outputs, [work.items for work in works])
-    return [Work(part, work.context) for part, work in zip(parts, works, strict=True)]
+def _run_model(
+    session: Session, batch: _Batch, bucket: list[int] | None, carry: Sequence[str], padded: int, slot: int
+) -> list[Work]:
+    works = batch.found()
+    rows = [work.items for work in works]
+    outputs = session.run(gather(works, bucket, session.inputs, padded), slot)
+    if padded:
+        outputs = {name: tensor[: sum(rows)] for name, tensor in outputs.items()}
+    parts = scatter(outputs, rows)
+    made = [
+        Work({name: work.tensors[name] for name in carry if name in work.tensors} | part, work.context)
+        for part, work in zip(parts, works, strict=True)
+    ]
+    batch.leave(made[0])
+    return made
 
 
 def _source(step: Step, engine: str) -> str:

@@ -99,6 +99,31 @@ def test_inputs_say_rows_and_bucket_of_every_stage_and_no_rows_are_no_work(folde
     assert by_name["in-9"][1] == ("model", 9, [3, 9])
 
 
+def test_a_stage_is_measured_on_what_the_stage_before_has_just_made(tmp_path: Path) -> None:
+    (tmp_path / "fresh_stages.py").write_text(
+        "import numpy as np\n"
+        "from loadslice.spec.work import Sample, Work\n"
+        "MADE = []\n"
+        "def inputs():\n"
+        "    return [Sample(str(n), 'text/plain', b'x') for n in range(3)]\n"
+        "def make(work):\n"
+        "    MADE.append(np.ones((1, 4), np.float32))\n"
+        "    return Work({'x': MADE[-1]}, work.context)\n"
+        "def take(work):\n"
+        "    if work.tensors['x'] is not MADE[-1]:\n"
+        "        raise RuntimeError('made long ago')\n"
+        "    return work\n"
+    )
+    (tmp_path / "p.yaml").write_text(
+        "version: 1\npipeline: fresh\ninputs: fresh_stages:inputs\nengines: {host: {backend: python}}\nstages:\n"
+        "  - {name: make, python: 'fresh_stages:make', engine: host}\n"
+        "  - {name: take, python: 'fresh_stages:take', engine: host}\n"
+    )
+    loaded = load_pipeline(tmp_path / "p.yaml")
+    table = measure(loaded, tmp_path, samples.of_pipeline(loaded, tmp_path), seconds=0.05, repeats=3)
+    assert {entry.n for entry in table.entries} == {9}
+
+
 def test_a_single_slot_of_a_single_engine_has_no_contended_time(folder: Path) -> None:
     table = profile(folder, on=["a"])
     assert {entry.engine for entry in table.entries} == {"a"}
@@ -202,3 +227,11 @@ def test_an_endless_time_is_refused(folder: Path) -> None:
     loaded = pipeline(folder)
     with pytest.raises(InputError, match="--seconds nan"):
         measure(loaded, folder, samples.of_pipeline(loaded, folder), seconds=float("nan"))
+
+
+def test_an_engine_that_pads_is_measured_at_the_sizes_it_pads_to(folder: Path) -> None:
+    padding = "buckets: [[3, 4], [3, 8]], batch: {a: {size: 8, pad_to: [4, 8]}}"
+    found = profile(folder, ("buckets: [[3, 4], [3, 8]]", padding))
+    rows = {name: {entry.batch for entry in found.entries if entry.engine == name} for name in ("a", "b")}
+    assert rows["a"] == {4, 8, 9}, "nine rows are more than it was built for, and run as they are"
+    assert rows["b"] >= {2, 5, 9}

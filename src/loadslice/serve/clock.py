@@ -20,6 +20,11 @@ class Clock:
         self._began_ns = time.monotonic_ns()
         self._dilate = dilate
 
+    @property
+    def is_dilated(self) -> bool:
+        """Whether it runs slower than the world."""
+        return self._dilate != 1
+
     def now_ns(self) -> int:
         """Nanoseconds since this clock was made."""
         passed_ns = time.monotonic_ns() - self._began_ns

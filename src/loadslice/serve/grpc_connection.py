@@ -8,7 +8,6 @@ frames) uses up its credit and is sent away; one that does not read, or does not
 import asyncio
 import logging
 import struct
-from collections.abc import Callable
 from typing import cast
 
 from loadslice.serve import grpc_frames as h2
@@ -41,10 +40,10 @@ class GrpcConnection(asyncio.Protocol):
 
     Args:
         calls: Who answers.
-        on_close: Told when it has ended.
+        connections: It is among these from its being made, after any TLS handshake, to its end.
     """
 
-    def __init__(self, calls: Calls, on_close: Callable[["GrpcConnection"], None]) -> None:
+    def __init__(self, calls: Calls, connections: set["GrpcConnection"]) -> None:
         self.calls = calls
         self.open: dict[int, Call] = {}
         """Calls by stream, until they are answered or reset."""
@@ -56,7 +55,7 @@ class GrpcConnection(asyncio.Protocol):
         """What it takes on a new stream."""
         self.frame_bytes = h2.FRAME_BYTES_DEFAULT
         self.transport: asyncio.Transport | None = None
-        self._on_close = on_close
+        self._connections = connections
         self._buffer = bytearray()
         self._wanted = len(h2.PREFACE)
         self._greeted = False
@@ -74,6 +73,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say what we take."""
+        self._connections.add(self)
         self.transport = cast("asyncio.Transport", transport)  # uvloop's are none by inheritance
         self.transport.write(
             h2.settings(
@@ -95,7 +95,7 @@ class GrpcConnection(asyncio.Protocol):
         self.open.clear()
         self._waiting.clear()
         self._buffer.clear()
-        self._on_close(self)
+        self._connections.discard(self)
 
     def pause_writing(self) -> None:
         """The peer does not read fast enough: nothing more is written, nor read, until it does."""

@@ -23,10 +23,8 @@ from loadslice.serve.grpc_infer import Inference, as_call_error
 from loadslice.serve.grpc_messages import SERVICE, messages
 from loadslice.serve.grpc_plan import Outputs, Plans
 from loadslice.serve.limits import Limits
-from loadslice.serve.listener import BACKLOG
+from loadslice.serve.listener import Listener, open_listener
 from loadslice.serve.refusals import NS_PER_MS, RefusalError, of_outcome
-from loadslice.spec.errors import InputError
-from loadslice.spec.files import reason
 from loadslice.spec.outcome import Outcome
 from loadslice.spec.work import Work
 
@@ -37,6 +35,8 @@ TIMEOUT_DIGITS = 8
 
 SWEEP_S = 1.0
 CONNECTION_DRAIN_S = 2.0
+LAST_CALL_S = 0.05
+"""How long connections that were taken in the last moment may take to bring the call that will be refused."""
 
 
 def timeout_ns(text: str | None) -> int | None:
@@ -75,7 +75,7 @@ class GrpcFront:
         self._plans = Plans()
         self.outputs = Outputs(self._messages.classes["ModelInferResponse"], name, oip_reply.VERSION)
         self._sweeping: asyncio.TimerHandle | None = None
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self.connections: set[GrpcConnection] = set()
         methods = {
             "ServerLive": self._live,
@@ -112,11 +112,7 @@ class GrpcFront:
         Raises:
             InputError: It is in use, or the address is not ours.
         """
-        loop = asyncio.get_running_loop()
-        try:
-            self._listener = await loop.create_server(self._connection, host, port, backlog=BACKLOG, ssl=tls)
-        except OSError as error:
-            raise InputError(f"--host {host} --grpc {port}: cannot listen, {reason(error)}.") from error
+        self._listener = await open_listener(self._connection, host, port, tls, option="--grpc")
         self._sweep()
         return int(self._listener.sockets[0].getsockname()[1])
 
@@ -124,7 +120,7 @@ class GrpcFront:
         """Take no more connections and calls, let open calls be answered, then cut off what is left."""
         if self._listener is None:
             return
-        self._listener.close()
+        await self._listener.close(LAST_CALL_S)
         for connection in list(self.connections):
             connection.leave()
         deadline_s = asyncio.get_running_loop().time() + CONNECTION_DRAIN_S
@@ -145,9 +141,7 @@ class GrpcFront:
             oldest = min(idle, key=lambda one: one.last_heard_s)
             self.connections.discard(oldest)
             oldest.leave()
-        connection = GrpcConnection(self._calls, self.connections.discard)
-        self.connections.add(connection)
-        return connection
+        return GrpcConnection(self._calls, self.connections)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

@@ -19,7 +19,7 @@ from loadslice.policy.events import EVENT_COLUMNS as EVENT_WIDTH
 from loadslice.serve.request import VERSIONS, Passage, Request
 from loadslice.spec import journal
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import encode_json, reason, replacing, stamp, write_bytes
+from loadslice.spec.files import encode_json, reason, replacing, sha256_file, stamp, write_bytes
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import OUTCOMES, Outcome
 from loadslice.spec.pipeline import CLASSES, Pipeline
@@ -206,6 +206,7 @@ class JournalWriter:
             span_ns=span_ns,
             pipeline_yaml=msgspec.yaml.encode(plain(self._pipeline)).decode(),
             effects_sha256=effects_sha256,
+            tables_sha256={name: sha256_file(self._folder / f"{name}.parquet") for name in TABLES} if clean else {},
             stamp=stamp(journal.SCHEMA_VERSION, tools=TOOLS),
         )
         write_bytes(self._folder / "journal.json", encode_json(head))

@@ -9,12 +9,15 @@ import errno
 import logging
 import socket
 import ssl
+from collections.abc import Callable
 
-from loadslice.serve.http_server import HttpServer
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import reason
 
 log = logging.getLogger(__name__)
+
+Make = Callable[[], asyncio.BaseProtocol]
+"""Makes the protocol of one new connection."""
 
 BACKLOG = 1024
 
@@ -27,6 +30,10 @@ OUT_OF_FILES_S = 0.1
 HANDSHAKE_S = 10.0
 """Longest time a TLS handshake may take."""
 
+HANDSHAKES_MAX = 256
+"""TLS handshakes going on at once. They are no connections yet, whose number is limited; beyond this, the one that has
+been going on longest makes room: a client that means it needs milliseconds."""
+
 _TRANSIENT = (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -34,17 +41,18 @@ class Listener:
     """Accepts connections on one address, or several of one name.
 
     Args:
-        http: Makes the connections.
+        make: Called for each; who is not connected in the end, for a handshake failed, is never told so.
         sockets: Listening, not blocking.
         tls: Encrypts what comes; ``None``: nothing does.
     """
 
-    def __init__(self, http: HttpServer, sockets: list[socket.socket], tls: ssl.SSLContext | None) -> None:
+    def __init__(self, make: Make, sockets: list[socket.socket], tls: ssl.SSLContext | None) -> None:
         self.sockets = sockets
-        self._http = http
+        self._make = make
         self._tls = tls
         self._loop = asyncio.get_running_loop()
-        self._setting_up: set[asyncio.Task[object]] = set()
+        self._setting_up: dict[asyncio.Task[None], None] = {}
+        """In the order they came."""
         self._timers: set[asyncio.TimerHandle] = set()
         self._listen()
 
@@ -85,20 +93,30 @@ class Listener:
                 return count
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            task: asyncio.Task[object] = self._loop.create_task(self._set_up(connection))
-            self._setting_up.add(task)
-            task.add_done_callback(self._setting_up.discard)
+            if self._tls is not None and len(self._setting_up) >= HANDSHAKES_MAX:
+                oldest = next(iter(self._setting_up))
+                del self._setting_up[oldest]
+                oldest.cancel()
+            task = self._loop.create_task(self._set_up(connection))
+            self._setting_up[task] = None
+            task.add_done_callback(self._set_up_ended)
         return ACCEPTED_MAX
+
+    def _set_up_ended(self, task: asyncio.Task[None]) -> None:
+        self._setting_up.pop(task, None)
 
     async def _set_up(self, connection: socket.socket) -> None:
         handshake_s = None if self._tls is None else HANDSHAKE_S
         try:
             await self._loop.connect_accepted_socket(
-                self._http, connection, ssl=self._tls, ssl_handshake_timeout=handshake_s
+                self._make, connection, ssl=self._tls, ssl_handshake_timeout=handshake_s
             )
         except (OSError, TimeoutError) as error:
             connection.close()
             log.debug("a connection was not set up: %s", error)
+        except asyncio.CancelledError:
+            connection.close()
+            raise
 
     def _rest(self, error: OSError) -> None:
         log.error("no connection can be accepted: %s", reason(error))
@@ -108,14 +126,17 @@ class Listener:
             self._timers.add(self._loop.call_later(OUT_OF_FILES_S, self._listen))
 
 
-async def open_listener(http: HttpServer, host: str, port: int, tls: ssl.SSLContext | None = None) -> Listener:
+async def open_listener(
+    make: Make, host: str, port: int, tls: ssl.SSLContext | None = None, *, option: str = "--http"
+) -> Listener:
     """Listen.
 
     Args:
-        http: Makes the connections.
+        make: Makes the connections.
         host: Address or name.
         port: 0: any free one.
         tls: Encrypts what comes; ``None``: nothing does.
+        option: That says the port, for messages.
 
     Raises:
         InputError: The port is in use, or the address is not ours.
@@ -133,10 +154,10 @@ async def open_listener(http: HttpServer, host: str, port: int, tls: ssl.SSLCont
             one.close()
         if error.errno == errno.EADDRINUSE:
             raise InputError(
-                f"--http {port}: the port is in use on {host}. Choose another, or 0 for any free one."
+                f"{option} {port}: the port is in use on {host}. Choose another, or 0 for any free one."
             ) from error
-        raise InputError(f"--host {host} --http {port}: cannot listen, {reason(error)}.") from error
-    return Listener(http, sockets, tls)
+        raise InputError(f"--host {host} {option} {port}: cannot listen, {reason(error)}.") from error
+    return Listener(make, sockets, tls)
 
 
 def _open(listening: socket.socket, family: int, address: tuple[object, ...]) -> None:
@@ -148,6 +169,6 @@ def _open(listening: socket.socket, family: int, address: tuple[object, ...]) ->
     listening.listen(BACKLOG)
 
 
-async def close_listener(listener: Listener, _http: HttpServer, last_call_s: float) -> None:
+async def close_listener(listener: Listener, _http: object, last_call_s: float) -> None:
     """See `Listener.close`."""
     await listener.close(last_call_s)

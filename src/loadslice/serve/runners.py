@@ -28,6 +28,10 @@ from loadslice.spec.work import StageError, StageInputError, Tensor, Work
 _MOVING = (IsolatedSession, SplitSession)
 """Sessions that know what of their time was not computing."""
 
+DIRECT_BYTES_MAX = 1 << 19
+"""Largest batch that the loop's thread puts into an engine process's memory itself: copying it takes 50 us, which is
+what handing it to another thread would."""
+
 REMOTE_PROBE_S = 2.0
 """Longest time another server may take over a probe: a worker that waits for one takes up no batch."""
 
@@ -62,6 +66,33 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Free what was loaded."""
+
+
+class DirectRunner(Runner, Protocol):
+    """One stage on one engine that has a process of its own."""
+
+    def begin(self, batch: Batch, slot: int) -> int | None:
+        """Hand a batch to the process without waiting for it.
+
+        Args:
+            batch: Has been started.
+            slot: As in `run`.
+
+        Returns:
+            A file descriptor that is readable when `end` may be called, which must be; ``None``: only `run` runs it.
+
+        Raises:
+            StageError: It does not fit, or a request in it does not.
+            EngineLostError: The process has ended.
+        """
+
+    def end(self, batch: Batch, slot: int) -> None:
+        """Fill in what came of a batch that `begin` has handed over.
+
+        Raises:
+            StageError: A request in it does not fit.
+            EngineError: The runtime failed, or the process has ended.
+        """
 
 
 class PythonRunner:
@@ -155,26 +186,66 @@ class ModelRunner:
             outputs = no_rows(self.session.outputs)
             ran_ns = done_ns = self._clock.now_ns()
         else:
-            session = self.session
-            # Asked by name: whether an object fits a protocol takes microseconds to find out.
-            room_of = getattr(session, HasRoom.room.__name__, None)
-            room = None if room_of is None else partial(room_of, slot)
-            feeds = gather(works, shape, session.inputs, self._padded(batch), room)
+            feeds = self._gathered(batch, works, shape, slot)
             ran_ns = self._clock.now_ns()
             outputs = self._call(feeds, batch, slot)
             if not self._keeps_time:
                 self._clock.stretch(ran_ns)
             done_ns = self._clock.now_ns()
-            if self._pads:
-                outputs = _real_rows(outputs, sum(rows), len(next(iter(feeds.values()))))
-        results = [
-            Work(tensors if not self._carry else self._carried(work) | tensors, work.context)
-            for tensors, work in zip(scatter(outputs, rows), works, strict=True)
-        ]
+        results = self._shared(batch, outputs, works, rows)
         moved_ns = self.session.hand_over_ns(slot) if isinstance(self.session, _MOVING) and sum(rows) > 0 else 0
         batch.compute_ns += done_ns - ran_ns - moved_ns
         batch.copy_ns += (ran_ns - began_ns) + (self._clock.now_ns() - done_ns) + moved_ns
         return results
+
+    def _gathered(self, batch: Batch, works: Sequence[Work], shape: list[int] | None, slot: int) -> dict[str, Tensor]:
+        # Asked by name: whether an object fits a protocol takes microseconds to find out.
+        room_of = getattr(self.session, HasRoom.room.__name__, None)
+        room = None if room_of is None else partial(room_of, slot)
+        return gather(works, shape, self.session.inputs, self._padded(batch), room)
+
+    def _shared(self, batch: Batch, outputs: dict[str, Tensor], works: Sequence[Work], rows: list[int]) -> list[Work]:
+        """Each request its own rows, without those that padded the batch."""
+        if self._pads and sum(rows) > 0:
+            outputs = _real_rows(outputs, sum(rows), max(sum(rows), self._padded(batch)))
+        return [
+            Work(tensors if not self._carry else self._carried(work) | tensors, work.context)
+            for tensors, work in zip(scatter(outputs, rows), works, strict=True)
+        ]
+
+    def begin(self, batch: Batch, slot: int) -> int | None:
+        """See `DirectRunner.begin`."""
+        session = self.session
+        if (
+            not isinstance(session, IsolatedSession)
+            or batch.rows == 0
+            or self._clock.is_dilated
+            or not session.is_numeric
+            or sum([tensor.nbytes for work in batch.works for tensor in work.tensors.values()]) > DIRECT_BYTES_MAX
+            or not session.reserve(slot)
+        ):
+            return None
+        try:
+            feeds = self._gathered(batch, batch.works, self.padded_shape(batch.bucket), slot)
+            batch.copy_ns = self._clock.now_ns() - batch.started_ns
+            return session.send(feeds, slot)
+        except BaseException:
+            session.free(slot)
+            raise
+
+    def end(self, batch: Batch, slot: int) -> None:
+        """See `DirectRunner.end`."""
+        session = self.session
+        assert isinstance(session, IsolatedSession)
+        try:
+            outputs = session.receive(slot)
+            moved_ns = session.hand_over_ns(slot)
+        finally:
+            session.free(slot)
+        done_ns = self._clock.now_ns()
+        batch.results.extend(self._shared(batch, outputs, batch.works, [work.items for work in batch.works]))
+        batch.compute_ns = done_ns - batch.started_ns - batch.copy_ns - moved_ns
+        batch.copy_ns += moved_ns + self._clock.now_ns() - done_ns
 
     def _carried(self, work: Work) -> dict[str, Tensor]:
         """Tensors of a request that pass this stage by; one that is missing is missed by whoever reads it."""

@@ -384,11 +384,19 @@ class Shell:
         if outcome is not Outcome.COMPLETED:
             request.work = None
         self._observer.request_ended(request)
-        request.done(request)
+        # Let go of whoever waits: it has the request, and both would live, with all tensors, until the garbage
+        # collector comes.
+        done, request.done = request.done, _over
+        done(request)
 
     def _wake_idle(self) -> None:
         if self._idle is not None and not self._idle.done() and not self._inside and not self._running:
             self._idle.set_result(None)
+
+
+def _over(request: Request) -> None:
+    """Stands where a request that has ended had whoever waited for it."""
+    raise AssertionError(f"request {request.tag} has ended already")
 
 
 _PADDING = tuple((0,) * (events.EVENT_COLUMNS - 2 - given) for given in range(events.EVENT_COLUMNS - 1))

@@ -1,5 +1,7 @@
 import asyncio
+import gc
 import os
+import weakref
 
 import msgspec
 import numpy as np
@@ -160,3 +162,30 @@ def test_more_arrivals_than_one_call_takes_are_all_decided() -> None:
         bench.shell.cancel_all()
 
     asyncio.run(run())
+
+
+class _Waiting:
+    """Whoever waits for a request, and has it."""
+
+    def __init__(self) -> None:
+        self.request = Request(Work(), 0, 1, 2**62, None, -1, 0, None, None, 0, self.ended)
+
+    def ended(self, _request: Request) -> None:
+        pass
+
+
+def test_a_request_that_has_ended_is_gone_with_its_tensors_at_once_and_not_when_garbage_is_collected() -> None:
+    async def is_gone() -> bool:
+        bench = Bench()
+        waiting = _Waiting()
+        seen = weakref.ref(waiting)
+        bench.shell.submit(waiting.request)
+        bench.shell.cancel_all()
+        del waiting
+        return seen() is None
+
+    gc.disable()
+    try:
+        assert asyncio.run(is_gone())
+    finally:
+        gc.enable()

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 import polars as pl
 
+from loadslice.spec import parquet
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import Stamp, decode_json
 from loadslice.spec.language import Language, StepCost
@@ -115,7 +116,10 @@ def _table(folder: Path, name: str, clean: bool) -> pl.DataFrame:
     if not files:
         return pl.DataFrame(schema=columns)
     try:
-        table = pl.concat([pl.read_parquet(file) for file in files])
+        why = parquet.fault(files)
+        if why is not None:
+            raise InputError(f"{folder}: {name}.parquet is damaged, or not a Parquet file: {why:.160}")
+        table = pl.concat([pl.read_parquet(file, glob=False) for file in files])
     except (OSError, pl.exceptions.PolarsError) as error:
         raise InputError(f"{folder}: {name}.parquet cannot be read: {' '.join(str(error).split())[:160]}") from error
     if dict(table.schema) != columns:

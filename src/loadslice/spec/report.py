@@ -42,7 +42,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     error_pct: float | None
     """``100 * (predicted - measured) / measured``; null where that says nothing (a rate of 0)."""
     predicted_95: Interval | None = None
-    """Middle 95 % of the simulator's replicas."""
+    """Where one more run falls 95 times in 100, by the simulator's replicas."""
     measured_95: Interval | None
     inside: bool | None
     """The prediction lies inside ``measured_95``: no difference was shown."""

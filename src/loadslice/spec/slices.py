@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from loadslice.spec.coverage import CoverageBasis
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import Stamp, decode_json
 
@@ -62,6 +63,28 @@ class DeviceBasis(msgspec.Struct, frozen=True, kw_only=True):
     basis: TimesBasis
     source: str
     link: Link
+
+
+class Fallback(msgspec.Struct, frozen=True, kw_only=True):
+    """Operators of one type that a device does not run."""
+
+    op: str
+    count: int
+    ms: float
+    """Of all of them on the fastest device that runs each, copies not included."""
+    reason: str
+
+
+class DeviceCoverage(msgspec.Struct, frozen=True, kw_only=True):
+    """Who says what a device runs, and what that leaves to the others."""
+
+    basis: CoverageBasis
+    source: str
+    fallback_ops: int
+    fallback_ms: float
+    """Sum of ``fallbacks``; the copies it causes are in each assignment's own figures."""
+    fallbacks: list[Fallback]
+    """Longest first."""
 
 
 class DeviceLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +186,8 @@ class SlicePlan(msgspec.Struct, frozen=True, kw_only=True):
     objective: Objective
     devices: dict[str, DeviceBasis]
     """Where operator times and links come from."""
+    coverage: dict[str, DeviceCoverage] = {}
+    """Of devices that an operator table or a compiler speaks for; any other is taken to run everything."""
     ops: int
     """Operators that are placed; what a runtime folds at load is not."""
     legal_cuts: int

@@ -4,6 +4,10 @@ A cheap proxy orders the layers: what quantising a layer's input and weight does
 that order are then tried for real: only this layer is quantised, and the model's output is compared. The error that
 has built up at a layer's output says nothing (rank correlation with the truth between -.4 and .3 where the proxy had
 .3 to .8).
+
+The proxy does not know how much of a layer's error reaches the output. On MiniLM it puts one of six like layers 19th of
+36 that is in truth the third worst; without it 16 kept layers gave back three quarters of the loss, with it six do. So
+layers of the same operator and weight shape as the worst that were found are tried, too, wherever the proxy has them.
 """
 
 import tempfile
@@ -27,6 +31,9 @@ Open = Callable[[Path], Session]
 TRIED_MIN, TRIED_SHARE = 12, 0.5
 """Layers tried one by one: so many of the proxy's order, and at least so many."""
 
+WORST = 4
+"""Of the layers tried, those whose like are tried after them."""
+
 PROXY_INPUTS = 4
 
 
@@ -46,6 +53,8 @@ def rank(
     ordered = sorted(prepared.heavy, key=lambda name: proxy.get(name, SQNR_DB_EQUAL))
     tried = ordered[: max(TRIED_MIN, round(TRIED_SHARE * len(ordered)))]
     alone = _one_only(prepared, tried, ranges, feeds, open_session)
+    like = _alike(prepared, sorted(alone, key=lambda name: alone[name])[:WORST])
+    alone |= _one_only(prepared, [name for name in like if name not in alone], ranges, feeds, open_session)
     found = [
         LayerSensitivity(
             layer=name,
@@ -79,6 +88,19 @@ def _proxies(prepared: Prepared, quantised: Path, feeds: Sequence[Feeds]) -> dic
             if values:
                 found[node.name] = min(values)
     return found
+
+
+def _alike(prepared: Prepared, worst: Sequence[str]) -> list[str]:
+    """Heavy layers of the operator and weight shape of one of ``worst``."""
+    graph = onnx.load(prepared.path, load_external_data=False).graph
+    dims = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    family = {
+        node.name: (node.op_type, next((dims[name] for name in node.input[:2] if name in dims), ()))
+        for node in graph.node
+        if node.name in prepared.kinds
+    }
+    wanted = {family[name] for name in worst}
+    return [name for name in prepared.heavy if family[name] in wanted]
 
 
 def _one_only(

@@ -35,7 +35,7 @@ class Parts:
         Raises:
             InputError: As `workload.trace.read`, when the part's turn comes; falling times across parts too.
         """
-        lazy, _ = scan(self.path)
+        lazy = pl.scan_parquet(self.path, glob=False)  # it was found to be readable when it was opened
         latest_s = 0.0
         for start in range(0, self.rows, rows_per_part):
             frame = conform(
@@ -60,7 +60,7 @@ def in_parts(path: Path) -> Parts:
     Raises:
         InputError: Not a Parquet file, no column ``arrival_s``, or no rows.
     """
-    lazy, _ = scan(path)
+    lazy, _ = scan(path, ROWS_PER_PART)
     names = lazy.collect_schema().names()
     if "arrival_s" not in names:
         raise InputError(f"{path}: no column 'arrival_s'; found {', '.join(names) or 'none'}.")

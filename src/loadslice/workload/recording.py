@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 import polars as pl
 
+from loadslice.spec import parquet
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import reason, replacing, write_bytes
 from loadslice.spec.pipeline import CLASSES
@@ -178,8 +179,11 @@ def read(folder: Path) -> trace.Trace:
     if not parts:
         raise InputError(f"{folder}: a folder without {PART_PATTERN}; give a trace file or a recorder's folder.")
     try:
+        why = parquet.fault(parts)
+        if why is not None:
+            raise InputError(f"{folder}: a part is damaged ({why:.160}); remove it.")
         frame = pl.concat([pl.read_parquet(part, glob=False) for part in parts], how="diagonal")
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+    except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"{folder}: a part is damaged ({str(error).splitlines()[0][:160]}); remove it.") from error
     if "time_ns" not in frame.columns or not frame.height:
         raise InputError(f"{folder}: the parts hold no recorded requests.")

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from loadslice.spec import parquet
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import replacing
+from loadslice.spec.files import reason, replacing
 from loadslice.spec.pipeline import CLASSES
 from loadslice.spec.trace import META_KEYS, SCHEMA
 
@@ -165,8 +166,12 @@ def read(path: Path, *, sort: bool = False) -> Trace:
     return Trace(conform(frame, str(path), sort=sort), meta)
 
 
-def scan(path: Path) -> tuple[pl.LazyFrame, dict[str, Any]]:
-    """Open a Parquet trace without reading its rows, for traces larger than memory; rows are not checked.
+def scan(path: Path, rows_at_once: int | None = None) -> tuple[pl.LazyFrame, dict[str, Any]]:
+    """Open a Parquet trace that can be read whole, for traces larger than memory; what rows say is not checked.
+
+    Args:
+        path: The file.
+        rows_at_once: How many will be read at a time; ``None``: all.
 
     Returns:
         A lazy frame with the file's columns, and the metadata as `Trace.meta` has it.
@@ -177,14 +182,16 @@ def scan(path: Path) -> tuple[pl.LazyFrame, dict[str, Any]]:
     if path.is_dir():
         raise InputError(f"{path}: a folder, not a trace file.")
     try:
-        stored = pl.read_parquet_metadata(path)
-        return pl.scan_parquet(path, glob=False), _meta_from(stored)
+        why = parquet.fault([path], rows_at_once)
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file.") from error
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read, {reason(error)}.") from error
+    if why is not None:
         raise InputError(
-            f"{path}: not a readable Parquet file ({_first_line(error)}). Logs are read with `loadslice trace import`."
-        ) from error
+            f"{path}: not a readable Parquet file ({why:.200}). Logs are read with `loadslice trace import`."
+        )
+    return pl.scan_parquet(path, glob=False), _meta_from(pl.read_parquet_metadata(path))
 
 
 def _meta_from(stored: dict[str, str]) -> dict[str, Any]:

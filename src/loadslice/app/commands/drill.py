@@ -67,6 +67,9 @@ def command(
 def _lines(report: DrillReport) -> Iterable[str]:
     for one in report.drills:
         said = {True: "held", False: "BROKEN", None: "–"}[one.held]
-        yield f"{said:<7}{one.name} ({one.basis}): {one.promise}"
+        yield f"{said:<7}{one.name} ({one.basis}, {one.wall_s or 0:.0f} s): {one.promise}"
         yield f"       {one.figure}"
-    yield f"{report.held} held, {report.broken} broken, {report.not_applicable} not applicable"
+        if one.look is not None:
+            yield f"       look at: {one.look}"
+    took_s = sum(one.wall_s or 0.0 for one in report.drills)
+    yield f"{report.held} held, {report.broken} broken, {report.not_applicable} not applicable, in {took_s:.0f} s"

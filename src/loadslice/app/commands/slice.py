@@ -5,11 +5,13 @@ from pathlib import Path
 import click
 import msgspec
 
-from loadslice.app.output import Finite, check_folder, emit, json_option, keep, out_option, seed_option
+from loadslice.app.coverage import Asking
+from loadslice.app.output import Finite, check_folder, emit, json_option, keep, out_option, say, seed_option
+from loadslice.app.slice_coverage import fallbacks, supports
 from loadslice.app.slice_files import write_slices
 from loadslice.app.slice_pipeline import write_pipeline
 from loadslice.app.slice_plan import make_plan
-from loadslice.app.slice_problem import HOST_LINK, describe_machine, open_model
+from loadslice.app.slice_problem import HOST_LINK, describe_machine, open_model, without
 from loadslice.app.slice_share import near_enough, share_operators, shared_way, write_shared
 from loadslice.app.slice_text import describe_plan
 from loadslice.graph.inputs import parse_shapes
@@ -19,6 +21,9 @@ from loadslice.spec.files import resolve_model, stamp
 from loadslice.spec.slices import SCHEMA, Link, Objective, check_link, load_op_times
 
 DEVICES_MAX = 8
+
+COMPILER_S = 300.0
+"""A compiler that has not answered by then is left out; its table counts."""
 
 
 @click.command("slice")
@@ -43,6 +48,14 @@ DEVICES_MAX = 8
 @click.option(
     "--unsupported", multiple=True, metavar="NAME=OP,OP", help="Operator types that a device cannot run; repeats."
 )
+@click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="An operator table of your own; repeats.",
+)
+@click.option("--compile/--no-compile", "compilers", default=True, help="Ask vendors' compilers that are installed.")
 @click.option("--seconds", type=Finite(0.1, 3600), default=10.0, show_default=True, help="For the throughput search.")
 @click.option(
     "--gap",
@@ -66,6 +79,8 @@ def command(
     shapes: tuple[str, ...],
     links: tuple[str, ...],
     unsupported: tuple[str, ...],
+    tables: tuple[Path, ...],
+    compilers: bool,
     seconds: float,
     gap: float,
     share: By | None,
@@ -77,10 +92,11 @@ def command(
     """Where is a model best cut between devices, and what do the cuts cost?
 
     MODEL is an .onnx file, or package:NAME/PATH for one inside an installed package. Times come from --times where it
-    has the device, otherwise from its roofline, and say which. Compared are each device alone, the rule the runtimes
-    use, the fastest device per operator, and the optimum. --out keeps the slices as models, checked against the whole,
-    slices.json, and pipeline.yaml, which `loadslice serve` runs; with --share also shared.onnx. A stitched output that
-    differs is exit code 3.
+    has the device, otherwise from its roofline, and say which. What an NPU runs comes from its vendor's compiler where
+    `loadslice toolchain list` has it, else from an operator table; the rest falls back to other devices. Compared are
+    each device alone, the rule the runtimes use, the fastest device per operator, and the optimum. --out keeps the
+    slices as models, checked against the whole, slices.json, and pipeline.yaml, which `loadslice serve` runs; with
+    --share also shared.onnx. A stitched output that differs is exit code 3.
 
     Example: loadslice slice det.onnx --devices cpu0=local,gpu0=nvidia-t4 --shape x=1x3x640x640 --out out/slices
     """
@@ -91,9 +107,14 @@ def command(
     notes: list[str] = []
     named = _devices(listed)
     machine = describe_machine(opened, named, measured, _links(links), _unsupported(unsupported), notes)
+    asking = Asking(compilers=compilers, deadline_s=COMPILER_S, memory_bytes=None, tell=say, seed=seed)
+    modelled = {name: named[name] for name, one in machine.times.items() if one.basis == "modelled"}
+    support = supports(opened, modelled, tables, asking, notes)
+    machine = without(opened, machine, {name: one.lacks for name, one in support.items()})
     plan, parts = make_plan(
         opened, machine, objective, seconds=seconds, gap=gap / 100, notes=list(dict.fromkeys(notes))
     )
+    plan = msgspec.structs.replace(plan, coverage=fallbacks(machine.times, support))
     if share is not None:
         splits = share_operators(opened, machine, share, tile)
         rows = [*plan.assignments, shared_way(opened, machine, splits)] if splits else plan.assignments

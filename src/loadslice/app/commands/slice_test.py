@@ -18,7 +18,7 @@ from loadslice.spec.slices import SlicePlan
 pytest.importorskip("scipy")
 
 SHAPES = ["--shape", "ids=2x12", "--shape", "mask=2x12"]
-CATALOGUE = ["--devices", "gpu0=nvidia-l4,npu0=arm-ethos-u65-512"]
+CATALOGUE = ["--devices", "gpu0=nvidia-l4,npu0=huawei-ascend-310p-atlas-300i-pro"]
 
 
 @pytest.fixture
@@ -130,8 +130,10 @@ def test_without_times_the_roofline_is_used_and_says_so(model: Path, capsys: pyt
     assert plan["devices"]["gpu0"]["basis"] == "modelled"
     assert plan["devices"]["gpu0"]["source"] == "roofline of nvidia-l4 at fp32"
     assert {device["link"]["basis"] for device in plan["devices"].values()} == {"assumed"}
-    assert plan["chosen"] in {"gpu0 only", "legal cuts", "minimum cut"}
-    assert plan["notes"] == ["arm-ethos-u65-512 is modelled at int8: the model (fp32) would be converted first."]
+    assert plan["chosen"] in {"gpu0 only", "npu0 only", "legal cuts", "minimum cut"}
+    assert plan["notes"] == [
+        "huawei-ascend-310p-atlas-300i-pro is modelled at fp16: the model (fp32) would be converted first."
+    ]
     assert plan["legal_cuts"] >= 8
     assert len(plan["slices"]) == 1
 
@@ -167,7 +169,14 @@ def test_three_devices_are_placed_with_a_bound(model: Path, times: Path, capsys:
 
 def test_two_banks_share_the_products(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime")
-    banks = ["--devices", "npu0=arm-ethos-u65-512,npu1=arm-ethos-u65-512", "--link", "npu0=host", "--link", "npu1=host"]
+    banks = [
+        "--devices",
+        "npu0=huawei-ascend-310p-atlas-300i-pro,npu1=huawei-ascend-310p-atlas-300i-pro",
+        "--link",
+        "npu0=host",
+        "--link",
+        "npu1=host",
+    ]
     arguments = [str(model), *banks, *SHAPES, "--share", "channel", "--tile", "8", "--out", str(tmp_path / "out")]
     plan = plan_of(arguments, capsys)
     assert len(plan["splits"]) == 18
@@ -193,8 +202,8 @@ def test_an_operator_type_can_be_taken_from_a_device(model: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--devices", "gpu0=nvidia-l5,npu0=arm-ethos-u65-512", *SHAPES], "near it: nvidia-l4"),
-        (["--devices", "nope9,npu0=arm-ethos-u65-512", *SHAPES], "Write nope9=DEVICE"),
+        (["--devices", "gpu0=nvidia-l5,npu0=huawei-ascend-310p-atlas-300i-pro", *SHAPES], "near it: nvidia-l4"),
+        (["--devices", "nope9,npu0=huawei-ascend-310p-atlas-300i-pro", *SHAPES], "Write nope9=DEVICE"),
         (["--devices", "gpu0=nvidia-l4", *SHAPES], "names 1 devices"),
         (["--devices", "a=nvidia-l4,a=nvidia-t4", *SHAPES], "'a' twice"),
         (["--devices", "a=,b", *SHAPES], "not of the form NAME"),
@@ -259,7 +268,7 @@ def test_a_model_of_one_operator_has_no_legal_cut_and_parallel_branches_need_non
     assert run(["slice", str(single), *CATALOGUE]) == 2
     assert "has no legal cut: 1 operators" in capsys.readouterr().err
     apart = relu_model(tmp_path / "two.onnx", ["y", "z"], ["y", "z"])
-    three = ["--devices", "a=nvidia-l4,b=nvidia-t4,c=arm-ethos-u65-512"]
+    three = ["--devices", "a=nvidia-l4,b=nvidia-t4,c=huawei-ascend-310p-atlas-300i-pro"]
     for devices in (CATALOGUE, three):
         assert rows(plan_of([str(apart), *devices], capsys)).keys().isdisjoint({"legal cuts"})
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from loadslice.app import squeeze_chart, squeeze_data, squeeze_text
+from loadslice.app import squeeze_chart, squeeze_data, squeeze_service, squeeze_text
 from loadslice.app.output import Finite, check_folder, emit, json_option, say, seed_option
 from loadslice.backends.base import open_backend
 from loadslice.spec.errors import InputError, MissingExtraError
@@ -22,8 +22,8 @@ from loadslice.spec.variant import TARGETS, Target
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    required=True,
-    help="Recorded inputs: a folder of .npz files (an array per model input), a pipeline file, or a trace.",
+    help="Recorded inputs: a folder of .npz files (an array per model input), a pipeline file, or a trace. Of a whole "
+    "service: a trace that weighs its examples, or nothing.",
 )
 @click.option(
     "--inputs", type=click.Path(path_type=Path), help="With a trace: the folder or pipeline its inputs are in."
@@ -51,7 +51,7 @@ from loadslice.spec.variant import TARGETS, Target
 @seed_option
 def command(
     model: str,
-    data: Path,
+    data: Path | None,
     inputs: Path | None,
     targets: tuple[str, ...],
     floor: str | None,
@@ -66,7 +66,14 @@ def command(
     From one MODEL (an .onnx file, or package:NAME/PATH) a variant per target, proved on inputs that it was not
     calibrated on, timed against ONNX Runtime as it comes. Nothing is shipped below the floor; when nothing can be, the
     best found is shown and the exit code is 3.
+
+    MODEL may be a pipeline file: then every stage's model is squeezed, combinations are judged by the service's final
+    answers, and the fastest that holds is written as squeezed.yaml beside the file.
     """
+    if model.endswith((".yaml", ".yml")):
+        return _service(Path(model), data, seconds, out, as_json, seed)
+    if data is None:
+        raise click.UsageError("Missing option '--data': recorded inputs of the model.")
     path = resolve_model(model, Path.cwd())
     squeeze = _room()
     session = open_backend("onnxruntime").load(path, Engine(backend="onnxruntime"))
@@ -86,6 +93,16 @@ def command(
     emit(result, as_json=as_json, text=lambda: squeeze_text.lines(result))
     say(f"kept in {folder}")
     return 0 if any(variant.shipped for variant in result.variants) else 3
+
+
+def _service(path: Path, trace: Path | None, seconds: float, out: Path | None, as_json: bool, seed: int) -> int:
+    _room()
+    folder = out or Path("out") / "squeeze" / path.resolve().parent.name
+    check_folder(folder)
+    record = squeeze_service.run(path, trace, seconds, folder, seed)
+    emit(record, as_json=as_json, text=lambda: squeeze_service.lines(record))
+    say(f"kept in {folder}")
+    return 0 if squeeze_service.proven(record) else 3
 
 
 def _room() -> Any:

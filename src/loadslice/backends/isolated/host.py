@@ -1,7 +1,7 @@
 """The server's side of an engine process: start it, hand it batches, notice its end.
 
-Rules of this file: a slot's socket answers or closes, there is no third way, so whoever waits for a batch of a process
-that has died learns it at once; a process that hangs is killed by whoever watches it, and then the same holds.
+Rules of this file: whoever waits for a batch of a process that has died learns it at once (`line`); a process that
+hangs is killed by whoever watches it, and then the same holds.
 """
 
 import logging
@@ -12,34 +12,30 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from loadslice.backends.base import EngineError, TensorInfo
-from loadslice.backends.isolated.arena import Arena, TooLargeError
+from loadslice.backends.isolated.line import Line
 from loadslice.backends.isolated.messages import (
     MESSAGE_BYTES_MAX,
     Answer,
     Describe,
     Drop,
-    Failed,
     Load,
     Loaded,
     Order,
     Refused,
-    Run,
     Said,
     answer_decoder,
     encoder,
-    ran_decoder,
 )
 from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import Engine
 from loadslice.spec.twin import TwinEngine
-from loadslice.spec.work import StageError, StageInputError, Tensor
+from loadslice.spec.work import Tensor
 
 log = logging.getLogger(__name__)
 
@@ -62,19 +58,6 @@ class EngineLostError(EngineError):
         self.while_running = while_running
 
 
-class _Line:
-    """One slot's way to the process and back."""
-
-    def __init__(self, arena: Arena) -> None:
-        self.arena = arena
-        self.lock = threading.Lock()
-        self.channel: socket.socket | None = None
-        self.room = bytearray(MESSAGE_BYTES_MAX)
-        self.hand_over_ns = 0
-        self.starts = 0
-        """Which process was there when memory was last given out to be written to."""
-
-
 class EngineProcess:
     """One engine in a process of its own.
 
@@ -87,15 +70,13 @@ class EngineProcess:
         self.name = name
         self.starts = 0
         self.pid: int | None = None
-        self.late_runs = 0
-        """Of an emulated device, so far."""
         self.last_end: str | None = None
         """How the last process ended; ``None``: none has."""
         self.ready = threading.Event()
         """Whether callers may run batches: set by whoever has started and warmed it up."""
-        half_bytes = -(-round(engine.hand_over_mb * 1e6) // resource.getpagesize()) * resource.getpagesize()
+        section_bytes = -(-round(engine.hand_over_mb * 1e6) // resource.getpagesize()) * resource.getpagesize()
         self._engine = engine
-        self._lines = [_Line(Arena.create(half_bytes)) for _ in range(engine.max_inflight)]
+        self._lines = [Line(section_bytes) for _ in range(engine.max_inflight)]
         self._models: dict[int, Path] = {}
         self._next_model = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -138,7 +119,7 @@ class EngineProcess:
             self._process = None
             self.pid = None
         for line in self._lines:
-            with line.lock:  # whoever waits in there is told by the socket's end
+            with line.lock:  # whoever has a batch there is told by the socket's end
                 line.channel = None
         for ours in self._ours:
             ours.close()
@@ -173,7 +154,7 @@ class EngineProcess:
         command = [
             *(sys.executable, "-P", "-m", WORKER, "--name", self.name),
             *("--control", str(theirs[0]), "--pulse", str(theirs[1]), "--life", str(life), "--slots", slots),
-            *("--half-bytes", str(self._lines[0].arena.half_bytes)),
+            *("--section-bytes", str(self._lines[0].arena.section_bytes)),
             *("--memory-bytes", str(0 if limit is None else round(limit * 1e6))),
         ]
         self._process = subprocess.Popen(
@@ -289,6 +270,11 @@ class EngineProcess:
 
     # -- batches
 
+    @property
+    def late_runs(self) -> int:
+        """Of an emulated device, so far."""
+        return max((line.late_runs for line in self._lines), default=0)
+
     def run(self, number: int, feeds: Mapping[str, Tensor], slot: int) -> dict[str, Tensor]:
         """Run one batch; blocks, with the GIL released while the process computes.
 
@@ -298,39 +284,60 @@ class EngineProcess:
             EngineLostError: The process has ended.
             EngineError: The runtime failed.
         """
-        began_ns = time.perf_counter_ns()
+        with self._lines[slot].lock:
+            self.send(number, feeds, slot)
+            return self.receive(slot)
+
+    def reserve(self, slot: int) -> bool:
+        """Have a slot's line alone, without waiting for it; false: there is something on it, or no process.
+
+        Whoever has it calls `send`, `receive` once `fileno` is readable, and `free` whatever came of them.
+        """
+        return self.ready.is_set() and self._lines[slot].lock.acquire(blocking=False)
+
+    def free(self, slot: int) -> None:
+        """Let go of a slot's line."""
+        self._lines[slot].lock.release()
+
+    def fileno(self, slot: int) -> int:
+        """Readable when the batch that was sent has come to something, be it the process's end."""
+        channel = self._lines[slot].channel
+        assert channel is not None, "whoever has reserved it has sent a batch there"
+        return channel.fileno()
+
+    def send(self, number: int, feeds: Mapping[str, Tensor], slot: int) -> None:
+        """Hand a batch over on a line that the caller has alone.
+
+        Raises:
+            StageError: Feeds do not fit into the shared memory.
+            EngineLostError: The process has ended, or another one has come since memory was given out.
+        """
         line = self._lines[slot]
-        with line.lock:
-            if line.channel is None or not self._is_open_to_caller():
-                raise EngineLostError(f"engine '{self.name}': its process is not back yet.")
-            if line.starts != self.starts and any(line.arena.is_inside(tensor) for tensor in feeds.values()):
-                # Warming up a process that has come since has written over this batch.
-                raise EngineLostError(f"engine '{self.name}': its process is another one.")
-            try:
-                placed = line.arena.put(feeds, 0)
-            except TooLargeError as error:
-                raise StageError(str(error)) from error
-            try:
-                line.channel.send(encoder.encode(Run(number, placed)))
-            except OSError as error:
-                self.ready.clear()
-                raise self._lost() from error
-            try:
-                size = line.channel.recv_into(line.room)
-            except OSError:
-                size = 0  # it died with our message unread
-            if size == 0:
-                self.ready.clear()  # while the slot is ours, so that this is never about the next process
-                raise self._lost(while_running=True)
-            answer = ran_decoder.decode(memoryview(line.room)[:size])
-            if isinstance(answer, Failed):
-                raise _fault(answer)
-            outputs = {name: tensor.copy() for name, tensor in line.arena.views(answer.outputs).items()}
-            line.arena.release(placed)
-            line.arena.release(answer.outputs)
-        self.late_runs = max(self.late_runs, answer.late_runs)
-        line.hand_over_ns = time.perf_counter_ns() - began_ns - answer.compute_ns
-        return outputs
+        if line.channel is None or not self._is_open_to_caller():
+            raise EngineLostError(f"engine '{self.name}': its process is not back yet.")
+        if line.starts != self.starts and any(line.arena.is_input(tensor) for tensor in feeds.values()):
+            # Warming up a process that has come since has written over this batch.
+            raise EngineLostError(f"engine '{self.name}': its process is another one.")
+        try:
+            line.send(number, feeds)
+        except OSError as error:
+            self.ready.clear()
+            raise self._lost() from error
+
+    def receive(self, slot: int) -> dict[str, Tensor]:
+        """Take what came of it; blocks until that is there.
+
+        Raises:
+            StageInputError: The model cannot take these feeds.
+            StageError: Outputs do not fit into the shared memory.
+            EngineLostError: The process has ended.
+            EngineError: The runtime failed.
+        """
+        try:
+            return self._lines[slot].receive()
+        except OSError as error:
+            self.ready.clear()  # while the slot is ours, so that this is never about the next process
+            raise self._lost(while_running=True) from error
 
     def room(self, infos: list[TensorInfo], shapes: tuple[tuple[int, ...], ...], slot: int) -> dict[str, Tensor] | None:
         """Shared memory that a slot's next batch may be written to in place; ``None``: there is none for it now."""
@@ -346,12 +353,6 @@ class EngineProcess:
     def hand_over_ns(self, slot: int) -> int:
         """Of a slot's last run, what was not computing: copies, and waking each other up."""
         return self._lines[slot].hand_over_ns
-
-
-def _fault(answer: Failed) -> Exception:
-    if answer.kind == "input":
-        return StageInputError(answer.text)
-    return StageError(answer.text) if answer.kind == "size" else EngineError(answer.text)
 
 
 def _in_words(code: int) -> str:

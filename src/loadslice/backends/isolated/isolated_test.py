@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 
 from loadslice.backends import checks
 from loadslice.backends.base import EngineError
+from loadslice.backends.isolated.arena import OUTPUTS
 from loadslice.backends.isolated.host import EngineLostError
 from loadslice.backends.isolated.session import Hosts, IsolatedSession, isolation
 from loadslice.spec.errors import InputError
@@ -249,3 +250,37 @@ def test_there_is_no_room_for_what_does_not_fit_and_none_while_a_process_starts(
     session.process.ready.clear()
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(session.room, 0, ((1, 3, 4),)).result(FAST) is None
+
+
+def test_outputs_are_lent_as_long_as_anybody_has_them_and_copied_when_too_many_are(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    session = load(hosts, tmp_path)
+    (line,) = session.process._lines
+    kept, wanted = [], []
+    for value in range(2 * len(OUTPUTS)):
+        x = np.full((1, 3, 4), value, np.float32)
+        kept.append(session.run({"x": x})["y"][:, 1:])
+        wanted.append(2 * x[:, 1:] + 1)
+    assert all(np.array_equal(one, other) for one, other in zip(kept, wanted, strict=True))
+    assert len(line.arena.free()) == 1
+    kept.clear()
+    assert line.arena.free() == list(OUTPUTS)
+
+
+def test_a_slot_that_somebody_has_alone_is_given_to_nobody_else_and_says_when_its_batch_has_ended(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    session = load(hosts, tmp_path)
+    x = np.ones((1, 3, 4), np.float32)
+    assert session.reserve(0)
+    assert not session.reserve(0)
+    answered = session.send({"x": x}, 0)
+    assert select.select([answered], [], [], FAST)[0]
+    assert np.array_equal(session.receive(0)["y"], 2 * x + 1)
+    session.free(0)
+    assert session.reserve(0)
+    answered = session.send({"x": x}, 0)
+    os.kill(session.process.pid, signal.SIGKILL)
+    assert select.select([answered], [], [], FAST)[0]
+    session.free(0)

@@ -89,6 +89,8 @@ class Run(msgspec.Struct, array_like=True):
 
     number: int
     feeds: list[Placed]
+    section: int
+    """Of the shared memory, where outputs go."""
 
 
 class Ran(msgspec.Struct, tag=True, array_like=True):

@@ -39,11 +39,40 @@ class IsolatedSession:
     def __init__(self, process: EngineProcess, model: Path) -> None:
         self.process = process
         self._number, self.inputs, self.outputs = process.open(model)
+        self.is_numeric = all(info.dtype.kind in "biuf" for info in (*self.inputs, *self.outputs))
+        """Whether no text has to be packed and unpacked."""
 
     def run(self, feeds: Mapping[str, Tensor], slot: int = 0) -> dict[str, Tensor]:
         """See `loadslice.backends.base.Session.run`."""
         check_feeds(self.inputs, feeds)
         return self.process.run(self._number, feeds, slot)
+
+    def reserve(self, slot: int) -> bool:
+        """Have a slot alone without waiting, for `send`, `receive` and `free`; see `EngineProcess.reserve`."""
+        return self.process.reserve(slot)
+
+    def send(self, feeds: Mapping[str, Tensor], slot: int) -> int:
+        """Begin a batch on a slot that the caller has alone.
+
+        Returns:
+            A file descriptor that is readable when the batch has come to something.
+
+        Raises:
+            StageInputError: A feed has the wrong name, type or shape.
+            StageError: Feeds do not fit into the shared memory.
+            EngineLostError: The process has ended.
+        """
+        check_feeds(self.inputs, feeds)
+        self.process.send(self._number, feeds, slot)
+        return self.process.fileno(slot)
+
+    def receive(self, slot: int) -> dict[str, Tensor]:
+        """What came of it; see `EngineProcess.receive`."""
+        return self.process.receive(slot)
+
+    def free(self, slot: int) -> None:
+        """Let go of a slot."""
+        self.process.free(slot)
 
     def room(self, slot: int, shapes: tuple[tuple[int, ...], ...]) -> dict[str, Tensor] | None:
         """See `loadslice.backends.base.HasRoom.room`."""

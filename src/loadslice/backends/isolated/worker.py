@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
     for socket_name in ("control", "pulse", "life"):
         parser.add_argument(f"--{socket_name}", type=int, required=True)
     parser.add_argument("--slots", required=True, help="SOCKET:MEMORY,...")
-    parser.add_argument("--half-bytes", type=int, required=True)
+    parser.add_argument("--section-bytes", type=int, required=True)
     parser.add_argument("--memory-bytes", type=int, default=0)
     given = parser.parse_args(arguments)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
     threading.Thread(target=beat, args=(pulse,), daemon=True).start()
     for slot, entry in enumerate(given.slots.split(",")):
         channel, memory = map(int, entry.split(":"))
-        line = (socket.socket(fileno=channel), Arena(memory, given.half_bytes), sessions, slot)
+        line = (socket.socket(fileno=channel), Arena(memory, given.section_bytes), sessions, slot)
         threading.Thread(target=serve, args=line, name=f"{given.name}.{slot}", daemon=True).start()
     obey(socket.socket(fileno=given.control), sessions)
     os._exit(0)  # threads may be inside a runtime that never comes back
@@ -148,7 +148,7 @@ def _run(order: Run, arena: Arena, sessions: Sessions, slot: int) -> Ran | Faile
         began_ns = time.perf_counter_ns()
         outputs = session.run(arena.views(order.feeds), slot)
         compute_ns = time.perf_counter_ns() - began_ns
-        return Ran(arena.put(outputs, 1), compute_ns, getattr(session, "late_runs", 0))
+        return Ran(arena.put(outputs, order.section), compute_ns, getattr(session, "late_runs", 0))
     except StageInputError as fault:
         return Failed("input", str(fault))
     except TooLargeError as fault:

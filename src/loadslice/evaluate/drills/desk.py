@@ -21,6 +21,8 @@ from loadslice.spec.pipeline import Pipeline
 CLIENTS = 4
 WARM_S, AFTER_S = 1.0, 3.0
 POLL_S = 0.01
+ASK_S = 180.0
+"""Starting a rollout loads and warms a second version of everything."""
 TRAFFIC_S_MAX = 60.0
 
 
@@ -44,7 +46,7 @@ class Desk:
         base = urlsplit(self.subject.url)
         body = b"" if document is None else json.dumps(document).encode()
         headers = {"authorization": f"Bearer {self.secret}", "content-type": "application/json"}
-        with Line(f"{base.scheme}://{base.netloc}", 30.0) as line:
+        with Line(f"{base.scheme}://{base.netloc}", ASK_S) as line:
             letter = Letter("", body, headers)
             heard = line.get(path, headers) if method == "GET" else line.post(letter, path)
         if not heard.completed:
@@ -56,7 +58,7 @@ class Desk:
         """Every engine as the server sees it, by name."""
         return {one["name"]: one for one in self.ask("GET", "/admin/drills")["engines"]}
 
-    def fault(self, engine: str, kind: str, for_s: float, **more: float) -> None:
+    def fault(self, engine: str, kind: str, for_s: float, **more: float | str) -> None:
         """Order a fault."""
         self.ask("POST", "/admin/drills/fault", {"engine": engine, "kind": kind, "for_s": for_s, **more})
 

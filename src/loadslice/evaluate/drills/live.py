@@ -1,17 +1,16 @@
 """Drills of the server: engines killed, hung and lost, poison, clients that leave, that are slow, that flood."""
 
 import os
+import resource
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from urllib.parse import urlsplit
 
 from loadslice.evaluate.drills.desk import AFTER_S, WARM_S, Desk, pause, wait_for
 from loadslice.evaluate.drills.stage import NotApplicableError
-from loadslice.evaluate.wire import Heard
+from loadslice.evaluate.wire import Heard, Letter
 from loadslice.spec.drill import DrillResult
 
 DETECT_S = 1.0
@@ -20,12 +19,19 @@ PING_TIMEOUT_S = 2.0
 PROBE_S = 0.5
 RETURN_S = 30.0
 """Loading and warming a model again."""
-LEAVERS = 400
+LEAVERS = 10_000
+LOOK_EVERY = 500
+CONNECT_S = 30.0
+SPARE_FILES = 256
+"""Of this process's limit on open files, that are left for everything else."""
 SLOW_CLIENTS = 60
 FLOOD_CHUNKS = 4096
 MEMORY_MB = 64.0
 """How much a hundred hostile connections may cost."""
 SWEEP_S = 2.0
+POISON = "drill-poison"
+"""Id of the request that ends processes."""
+PATIENT = {"x-request-id": POISON, "x-loadslice-deadline-ms": "60000"}
 KILLS_MAX = 3
 
 
@@ -148,63 +154,34 @@ def poison(desk: Desk) -> DrillResult:
     """The process of an engine ends each time it runs one certain request."""
     engine = _in_process(desk)
     first = desk.engines()[engine]
-    answer: list[Heard] = []
-
-    def send() -> None:
+    desk.fault(engine, "poison", 4 * RETURN_S, id=POISON)
+    kills, answer = 0, Heard("")
+    for letter in desk.subject.letters:
         with desk.subject.line() as line:
-            answer.append(line.post(desk.subject.letters[0]))
-
-    kills = 0
-    # Held back before it reaches the process, so that the process can be stopped before it does.
-    desk.fault(engine, "hang", RETURN_S)
-    thread = threading.Thread(target=send, name="poison")
-    thread.start()
-    try:
-        while thread.is_alive() and kills < 5:
-            pid = desk.engines()[engine]["pid"]
-            if pid is None or wait_for(lambda: desk.engines()[engine]["running"] > 0, 2.0) is None:
-                break
-            os.kill(int(pid), signal.SIGSTOP)
-            desk.clear()
-            pause(0.2)
-            desk.fault(engine, "hang", RETURN_S)
-            os.kill(int(pid), signal.SIGKILL)
-            kills += thread.is_alive()
-            thread.join(0.5)
-            if thread.is_alive():
-                wait_for(partial(_is_back, desk, engine, pid, thread), RETURN_S)
-    finally:
-        desk.clear()
-        thread.join()
-    if not kills:
-        raise NotApplicableError(f"the request could not be caught inside the process of '{engine}'")
-    back_s = wait_for(lambda: desk.engines()[engine]["state"] == "up" and desk.ready(), RETURN_S)
+            answer = line.post(Letter(letter.input, letter.body, {**letter.headers, **PATIENT}))
+        back_s = wait_for(lambda: desk.engines()[engine]["state"] == "up" and desk.ready(), RETURN_S)
+        kills = int(desk.engines()[engine]["restarts"]) - int(first["restarts"])
+        if kills:
+            break
+    else:
+        raise NotApplicableError(f"no request was given to the process of '{engine}'; list it first in `engines:`")
+    # The fault stands: whoever is not that request is not harmed by it.
     with desk.subject.line() as line:
-        after = [line.post(letter) for letter in desk.subject.letters[1:] or desk.subject.letters]
+        after = [line.post(letter) for letter in desk.subject.letters]
+    desk.clear()
     good = sum(heard.completed for heard in after)
-    status = answer[0].status if answer else None
     # Another engine may have been given it, and stood it: then it is kept away from the first all the same.
-    others = {name for one in desk.pipeline.stages if engine in one.engine_names for name in one.engine_names} - {
-        engine
-    }
-    elsewhere = bool(answer) and answer[0].completed and bool(others & set(answer[0].engines))
-    kept_away = status is not None and (status != 200 or elsewhere)
-    held = kills > 0 and kept_away and good == len(after) and kills <= KILLS_MAX
+    others = {name for one in desk.pipeline.stages if engine in one.engine_names for name in one.engine_names}
+    elsewhere = answer.completed and bool((others - {engine}) & set(answer.engines))
+    again = int(desk.engines()[engine]["restarts"]) - int(first["restarts"]) - kills
+    held = (elsewhere or not answer.completed) and good == len(after) and kills <= KILLS_MAX and again == 0
     return desk.result(
         "poison",
-        f"answered {status}{' by another engine' if elsewhere else ''} after {kills} ends of '{engine}'; "
-        f"{good} of {len(after)} other inputs answered afterwards, back after {_s(back_s)}",
-        held, kills=kills, status=status, others=len(after), others_completed=good,
-        restarts=int(desk.engines()[engine]["restarts"]) - int(first["restarts"]), engine=engine,
+        f"answered {answer.status}{' by another engine' if elsewhere else ''} after {kills} ends of '{engine}', back "
+        f"after {_s(back_s)}; {good} of {len(after)} other requests answered afterwards, {again} further ends",
+        held, kills=kills, status=answer.status, others=len(after), others_completed=good, further_ends=again,
+        engine=engine,
     )  # fmt: skip
-
-
-def _is_back(desk: Desk, engine: str, pid: object, sender: threading.Thread) -> bool:
-    """The next process is there and holds the request again; or the request has ended."""
-    if not sender.is_alive():
-        return True
-    now = desk.engines()[engine]
-    return bool(now["pid"] not in (None, pid) and now["state"] == "up" and now["running"] > 0)
 
 
 def clients_leave(desk: Desk) -> DrillResult:
@@ -216,14 +193,16 @@ def clients_leave(desk: Desk) -> DrillResult:
     request = "\r\n".join([*head, "", ""]).encode() + letter.body
     with desk.subject.line() as line:
         usual = line.post(letter)
-    opened = []
+    opened: list[socket.socket] = []
+    sent, most = 0, 0.0
     try:
-        for _ in range(LEAVERS):
-            connection = socket.create_connection((parts.hostname or "", parts.port or 80), 10)
-            connection.settimeout(10)
+        while len(opened) < _leavers():
+            connection = socket.create_connection((parts.hostname or "", parts.port or 80), CONNECT_S)
             opened.append(connection)
-        sent = sum(_sent(connection, request) for connection in opened)
-        most = desk.inside() or 0.0
+            sent += _sent(connection, request)
+            if len(opened) % LOOK_EVERY == 0:
+                most = max(most, desk.inside() or 0.0)
+        most = max(most, desk.inside() or 0.0)
     finally:
         for connection in opened:
             connection.close()
@@ -235,10 +214,21 @@ def clients_leave(desk: Desk) -> DrillResult:
     held = empty_s is not None and empty_s <= limit_s and after.completed
     return desk.result(
         "clients-leave",
-        f"{sent} clients left with {most:.0f} requests inside; empty after {_s(empty_s)} of {limit_s:.1f} s, the next "
+        f"{sent:,} clients left, at most {most:.0f} of their requests were inside at once; empty after {_s(empty_s)} "
+        f"of {limit_s:.1f} s, the next "
         f"request {'was answered' if after.completed else 'was not answered'}",
         held, clients=sent, inside_most=most, empty_s=empty_s, limit_s=limit_s,
     )  # fmt: skip
+
+
+def _leavers() -> int:
+    """As many clients as this process may have; the limit is raised as far as that goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = LEAVERS + SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return LEAVERS if soft == resource.RLIM_INFINITY else min(LEAVERS, soft - SPARE_FILES)
 
 
 def _sent(connection: socket.socket, raw: bytes) -> bool:

@@ -1,0 +1,121 @@
+"""`loadslice squeeze PIPELINE.yaml`: a whole service, from its file to a proven one beside it."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from loadslice.app.inputs import with_inputs
+from loadslice.app.output import keep, say
+from loadslice.profiles import samples
+from loadslice.spec.errors import InputError
+from loadslice.spec.files import decode_yaml, write_bytes
+from loadslice.spec.functions import load_function
+from loadslice.spec.pipeline import Pipeline, load
+from loadslice.spec.service import Service, StageChoice
+from loadslice.spec.work import Sample
+from loadslice.workload import importing
+
+TUNED_FILE = "squeezed.yaml"
+REQUESTS = 64
+"""Drawn from the trace, in proportion to how often it names each input."""
+
+
+def run(path: Path, trace: Path | None, seconds: float, out: Path, seed: int) -> Service:
+    """Squeeze a service; writes the record into ``out`` and the tuned pipeline beside the source's file.
+
+    Args:
+        path: The pipeline file.
+        trace: Recorded requests that weigh its example inputs; ``None``: all alike.
+        seconds: For timing.
+        out: Folder for artefacts and ``service.json``.
+        seed: Of the draw from the trace.
+
+    Raises:
+        InputError: The pipeline, its inputs or the trace cannot be used.
+    """
+    from loadslice.profiles import service
+
+    pipeline = load(path)
+    folder = path.resolve().parent
+    found = samples.of_pipeline(pipeline, folder)
+    found = [found[index] for index in np.random.default_rng(seed).permutation(len(found))]
+    calls = [one.name for one in found] if trace is None else _drawn(found, pipeline, folder, trace, seed)
+    order = service.Order(
+        pipeline=pipeline, path=path, document=decode_yaml(path, dict[str, Any]), samples=found, calls=calls,
+        scorer=_scorer(pipeline, folder), seconds=seconds, tell=say,
+    )  # fmt: skip
+    record, document = service.squeeze(order, out)
+    keep(record, out, "service.json")
+    if proven(record):
+        target = folder / TUNED_FILE
+        write_bytes(target, yaml.safe_dump(document, sort_keys=False, width=120).encode())
+        load(target)
+        say(f"written: {target}")
+    return record
+
+
+def proven(record: Service) -> bool:
+    """It met its floor, and is faster."""
+    return record.tuned_metric >= record.floor and record.throughput_speedup > 1
+
+
+def lines(record: Service) -> Iterator[str]:
+    """For a person."""
+    for stage in record.stages:
+        yield from _stage(stage)
+    yield (
+        f"{record.metric}: {record.source_metric:.4f} untuned, {record.tuned_metric:.4f} squeezed "
+        f"(floor {record.floor:.4f}, {record.judged_inputs} inputs that nothing was calibrated on)"
+    )
+    for name, rates in (("untuned", record.untuned), ("squeezed", record.tuned)):
+        for rate in rates:
+            yield (
+                f"{name:9} {rate.callers} callers, {rate.streams} streams of {rate.threads} threads: "
+                f"{rate.requests_per_s:.1f} requests/s, {rate.cpu_ms_per_request:.1f} ms of processor time each"
+            )
+    load = "" if record.load_average_1m is None else f"; load average before it {record.load_average_1m:.1f}"
+    yield (
+        f"the service: {record.throughput_speedup:.2f}x the requests per second, {record.cpu_speedup:.2f}x less "
+        f"processor time{load}"
+    )
+    yield from record.notes
+
+
+def _stage(stage: StageChoice) -> Iterator[str]:
+    yield f"{stage.stage}: {stage.chosen}"
+    for one in stage.candidates:
+        mark = "*" if one.name == stage.chosen else "+" if one.on_front else " "
+        yield f"  {mark} {one.name:32} {one.cpu_ms:9.2f} ms  {one.cpu_speedup:5.2f}x  cosine {one.cosine:.5f}"
+    shapes = ", ".join(f"{name} {cost:.2f} ms" for name, cost in stage.buckets_cpu_ms.items())
+    yield f"    buckets: {stage.buckets_from} ({shapes} a request)"
+    rows = ", ".join(f"{name} {cost:.2f} ms" for name, cost in stage.batch_cpu_ms.items())
+    yield f"    batch: {stage.batch} ({rows} a row)"
+
+
+def _scorer(pipeline: Pipeline, folder: Path) -> Any:
+    """The inputs module's ``score``, where it has one."""
+    assert pipeline.inputs is not None
+    try:
+        return load_function(f"{pipeline.inputs.partition(':')[0]}:score", folder)
+    except InputError as error:
+        if "has no function" in str(error):
+            return None
+        raise
+
+
+def _drawn(found: Sequence[Sample], pipeline: Pipeline, folder: Path, trace: Path, seed: int) -> list[str]:
+    """Names of inputs as often as the trace names them, by systematic sampling: each at its share, rounded."""
+    frame = with_inputs(importing.load(trace).frame, pipeline, folder)
+    if "input" not in frame.columns:
+        raise InputError(f"--data {trace}: no column `input`, and the pipeline's inputs module has no `assign`.")
+    known = {sample.name for sample in found}
+    names = sorted(name for name in frame["input"].drop_nulls().to_list() if name in known)
+    if not names:
+        raise InputError(f"--data {trace}: none of its inputs is an example of the pipeline ({next(iter(known))} ...).")
+    draw = np.random.default_rng(seed)
+    start, count = draw.random(), max(REQUESTS, len(set(names)))
+    drawn = [names[int((index + start) * len(names) / count)] for index in range(count)]
+    return [drawn[index] for index in draw.permutation(count)]

@@ -1,0 +1,124 @@
+"""A service of one small model between two Python stages, squeezed as a user would."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+pytest.importorskip("nncf", reason="the extra 'squeeze' is not installed")
+pytest.importorskip("onnxslim", reason="the extra 'squeeze' is not installed")
+pytest.importorskip("openvino", reason="the extra 'squeeze' is not installed")
+
+from loadslice.app.cli import run
+from loadslice.profiles.chain import close, open_steps, walk
+from loadslice.profiles.samples import of_pipeline
+from loadslice.spec.pipeline import load
+from loadslice.variants import specimen
+
+STAGES = """
+import numpy as np
+from loadslice.spec.work import Sample, Work
+
+def samples():
+    draw = np.random.default_rng(0)
+    shapes = [(1 + i % 3, 3, 16, 16 + 8 * (i % 2)) for i in range(8)]
+    images = [draw.standard_normal(shape, dtype=np.float32) for shape in shapes]
+    return [Sample(f"s{i}", "x", b"", ["a"], {"image": image}) for i, image in enumerate(images)]
+
+def enter(work):
+    return Work({"image": work.tensors["image"]})
+
+def leave(work):
+    (scores,) = work.tensors.values()
+    return Work({"text": np.array([str(row.argmax()) for row in scores], object)})
+
+def score(truth, texts):
+    return (SCORE)
+"""
+PIPELINE = """
+version: 1
+pipeline: p
+inputs: mine:samples
+deadline_ms: 5000
+engines:
+  host: {backend: python}
+  cpu: {backend: onnxruntime, queue: {limit: 9}}
+stages:
+  - {name: enter, python: "mine:enter", engine: host}
+  - {name: look, model: m.onnx, engine: cpu, buckets: [[3, 16, 16], [3, 16, 24]]}
+  - {name: leave, python: "mine:leave", engine: host}
+"""
+ARGUMENTS = ["squeeze", "p.yaml", "--data", "t.parquet", "--seconds", "2", "--out", "kept", "--json"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    specimen.write_model(tmp_path / "m.onnx")
+    (tmp_path / "p.yaml").write_text(PIPELINE)
+    names = [f"s{i}" for i in range(8)] * 2 + ["s0"] * 8
+    pl.DataFrame({"arrival_s": [float(i) for i in range(24)], "input": names}).write_parquet(tmp_path / "t.parquet")
+    return tmp_path
+
+
+def test_a_service_is_squeezed_and_its_file_serves(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "mine.py").write_text(STAGES.replace("SCORE", "0, 1"))
+    code = run(ARGUMENTS)
+    record = json.loads(capsys.readouterr().out)
+    assert record == json.loads((folder / "kept" / "service.json").read_text())
+    (stage,) = record["stages"]
+    front = [one for one in stage["candidates"] if one["on_front"]]
+    assert stage["chosen"] in {one["name"] for one in front}
+    assert max(one["cosine"] for one in stage["candidates"]) == max(one["cosine"] for one in front)
+    assert stage["buckets_cpu_ms"].keys() == {"none", "traffic", "pipeline"}
+    assert stage["batch_cpu_ms"].keys() == {"alone", "4", "8", "16"}
+    assert record["tuned_metric"] == record["source_metric"] == 1.0
+    assert {(rate["streams"], rate["threads"]) for rate in record["untuned"]} == {(1, record["cpu"]["cores_usable"])}
+    assert code == (0 if record["throughput_speedup"] > 1 else 3)
+    if code == 0:
+        made = load(folder / "squeezed.yaml")
+        assert [one.name for one in made.stages] == ["enter", "look", "leave"]
+        assert made.deadline_ms == 5000
+        steps = open_steps(made, folder)
+        try:
+            assert [walk(sample, steps)[-1].items for sample in of_pipeline(made, folder)] == [1, 2, 3, 1, 2, 3, 1, 2]
+        finally:
+            close(steps)
+
+
+def test_a_service_whose_answers_nothing_keeps_is_not_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Whatever is asked first, the untuned service, is right; all else is wrong.
+    (folder / "mine.py").write_text(
+        STAGES.replace("SCORE", "asked.append(1) or int(len(asked) > 4), 1") + "\nasked = []\n"
+    )
+    assert run(ARGUMENTS) == 3
+    record = json.loads(capsys.readouterr().out)
+    assert record["tuned_metric"] < record["floor"]
+    assert len(record["trials"]) >= len([one for one in record["stages"][0]["candidates"] if one["on_front"]])
+    assert not (folder / "squeezed.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("model: m.onnx", "model: absent.onnx"), "absent.onnx"),
+        (("inputs: mine:samples", ""), "names no example inputs"),
+        (("range(8)", "range(3)"), "3 example inputs; at least four"),
+        (("model: m.onnx", "to: c2, model: m.onnx"), "needs stages of whole models"),
+    ],
+)
+def test_bad_input_is_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], message: str
+) -> None:
+    (folder / "mine.py").write_text(STAGES.replace("SCORE", "0, 1").replace(*change))
+    (folder / "p.yaml").write_text(PIPELINE.replace(*change))
+    assert run([argument for argument in ARGUMENTS if argument not in ("--data", "t.parquet")]) == 2
+    assert message in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_trace_of_other_inputs_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "mine.py").write_text(STAGES.replace("SCORE", "0, 1"))
+    pl.DataFrame({"arrival_s": [0.0, 1.0], "input": ["x", "y"]}).write_parquet(folder / "t.parquet")
+    assert run(ARGUMENTS) == 2
+    assert "none of its inputs is an example" in capsys.readouterr().err
