@@ -10,6 +10,7 @@ from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
 from loadslice.policy.live import service_ns, wait_ns
 from loadslice.policy.residency import load_ns
+from loadslice.policy.shares import came_first, head_of, is_shared
 from loadslice.spec.outcome import Outcome, Reason
 
 EXPIRED, SHED = int(Outcome.EXPIRED), int(Outcome.SHED)
@@ -29,20 +30,67 @@ def hint_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
 
 
 @kernel
-def ahead_ns(now_ns: int, tables: Tables, state: State, stage: int, priority: int) -> int:
-    """What the stages after one are expected to take: their batches as seen, and the longest of their waits.
-
-    Waits are not added up: an engine serves first what arrived first, so that a request waits for its elders once.
-    """
-    return later_ns(now_ns, tables, state, stage, priority) if stage + 1 < tables.stages.shape[0] else 0
+def expected_wait_ns(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> int:
+    """Expected wait of a request on an engine: of all that waits there, or, once it has begun, of its elders."""
+    row = state.requests[request]
+    wait = wait_ns(now_ns, tables, state, engine, row[c.R_CLASS])
+    if row[c.R_STAGE] == 0 or wait == 0 or is_shared(tables, engine):
+        return wait
+    return elders_ns(tables, state, request, engine, wait)
 
 
 @rare
-def later_ns(now_ns: int, tables: Tables, state: State, stage: int, priority: int) -> int:
+def elders_ns(tables: Tables, state: State, request: int, engine: int, wait: int) -> int:
+    """What is left of a wait without the lanes whose requests all arrived after one that has begun.
+
+    They are served after it, as an engine serves by arrival in the system. Counted as well, requests were dropped as
+    hopeless half-way behind newcomers at an engine that serves an early and a late stage, and under overload most of
+    its work was spent on them.
+
+    Args:
+        tables: What never changes.
+        state: Read.
+        request: Has begun.
+        engine: Nobody has guarantees there.
+        wait: Of a newcomer of its class.
+    """
+    priority = state.requests[request, c.R_CLASS]
+    elders = 0
+    for lane in range(state.lanes.shape[2]):
+        rows = state.lane_rows[engine, lane]
+        if rows > 0 and has_elder(tables, state, request, engine, lane):
+            stage = tables.lane_stage[lane]
+            elders += rows * state.live[stage, lane - tables.stages[stage, c.S_FIRST_LANE], engine, c.V_PART_NS]
+    backlog = state.engines[engine, c.N_BACKLOG_NS + priority]
+    return int(wait - max(0, backlog - elders) // tables.engines[engine, c.E_MAX_INFLIGHT])
+
+
+@rare
+def has_elder(tables: Tables, state: State, request: int, engine: int, lane: int) -> bool:
+    """Whether one of a lane's first, of the request's class or above, goes before it."""
+    for priority in range(state.requests[request, c.R_CLASS] + 1):
+        head = head_of(tables, state, engine, priority, lane)
+        if head >= 0 and (priority < state.requests[request, c.R_CLASS] or came_first(state, head, request)):
+            return True
+    return False
+
+
+@kernel
+def ahead_ns(now_ns: int, tables: Tables, state: State, request: int) -> int:
+    """What the stages after its own are expected to take of a request: batches as seen, and the longest of the waits.
+
+    Waits are not added up: an engine serves first what arrived first, so that a request waits for its elders once.
+    """
+    is_last = state.requests[request, c.R_STAGE] + 1 == tables.stages.shape[0]
+    return 0 if is_last else later_ns(now_ns, tables, state, request)
+
+
+@rare
+def later_ns(now_ns: int, tables: Tables, state: State, request: int) -> int:
     """The same where there are stages after it."""
     service = 0
     longest_wait = 0
-    for later in range(stage + 1, tables.stages.shape[0]):
+    for later in range(state.requests[request, c.R_STAGE] + 1, tables.stages.shape[0]):
         quickest = c.FOREVER
         shortest_wait = c.FOREVER
         for order in range(tables.preference.shape[1]):
@@ -51,7 +99,7 @@ def later_ns(now_ns: int, tables: Tables, state: State, stage: int, priority: in
                 break
             if state.engines[engine, c.N_UP] == 1:
                 quickest = min(quickest, state.learned_ns[later, engine])
-                shortest_wait = min(shortest_wait, wait_ns(now_ns, tables, state, engine, priority))
+                shortest_wait = min(shortest_wait, expected_wait_ns(now_ns, tables, state, request, engine))
         if quickest < c.FOREVER:
             service += quickest
             longest_wait = max(longest_wait, shortest_wait)

@@ -333,6 +333,30 @@ def test_work_that_later_stages_cannot_finish_in_time_is_refused_at_the_door() -
     assert run.state.counters[c.C_IN_SYSTEM] == 2
 
 
+def test_what_has_begun_is_not_dropped_for_newcomers_that_would_be_served_after_it() -> None:
+    """One engine serves the first and the last stage, and 70 ms of requests that have not begun wait there."""
+    pipeline = Pipeline(
+        version=1,
+        pipeline="p",
+        engines={"a": TWIN, "b": TWIN},
+        stages=[Stage(name=name, variant="v", engine=engine) for name, engine in zip("stu", "aba", strict=True)],
+    )
+    run = Desk(pipeline, LatencyTable(entries=[entry("a", 10), entry("b", 10)]))
+    run.arrive(deadline_ns=60 * MS)
+    run.now_ns += 1 * MS
+    for _ in range(8):
+        run.arrive()
+    run.now_ns += 9 * MS
+    assert sorted(dispatches(run.done(0))) == [0, 1]
+    run.now_ns += 10 * MS
+    run.done(0)
+    assert outcomes(run.done(1)) == []
+    run.now_ns += 10 * MS
+    run.done(0)
+    run.now_ns += 10 * MS
+    assert [(tag, outcome) for tag, outcome, _ in outcomes(run.done(0))] == [(0, Outcome.COMPLETED)]
+
+
 def test_a_batch_waits_for_company_until_its_window_closes() -> None:
     run = Desk(one_stage({"a": TWIN}, batch={"a": Batch(size=4, window_ms=5)}))
     assert dispatches(run.arrive()) == []

@@ -259,7 +259,7 @@ class Naive:
         if stage.prefer == "fastest":
             return fastest, Reason.FASTEST
         if stage.prefer == "cheapest":
-            latest_ns = request.deadline_ns - now_ns - self._ahead_ns(now_ns, request.stage, request.priority)
+            latest_ns = request.deadline_ns - now_ns - self._ahead_ns(now_ns, request)
             timely = [e for e in able if self._completion_ns(now_ns, request, e) <= latest_ns]
             asks = {e: (self._price(request, e), self._completion_ns(now_ns, request, e)) for e in timely}
             return min(timely, key=asks.__getitem__, default=fastest), Reason.CHEAPEST
@@ -286,13 +286,13 @@ class Naive:
     def _service_ns(self, request: Request, e: int) -> int:
         return self.engines[e].service_ns(request.lane, request.items)
 
-    def _ahead_ns(self, now_ns: int, s: int, priority: int) -> int:
+    def _ahead_ns(self, now_ns: int, request: Request) -> int:
         service, longest_wait = 0, 0
-        for later in range(s + 1, len(self.stages)):
+        for later in range(request.stage + 1, len(self.stages)):
             up = [self.engines[e] for e in self.order[later] if self.engines[e].up]
             if up:
                 service += min(engine.learned_ns.get(later, 0) for engine in up)
-                longest_wait = max(longest_wait, min(engine.wait_ns(now_ns, priority) for engine in up))
+                longest_wait = max(longest_wait, min(engine.expected_wait_ns(now_ns, request) for engine in up))
         return service + longest_wait
 
     # 3 to 5: overflow, hopelessness, room
@@ -349,8 +349,8 @@ class Naive:
         if self.engines[e].is_overflow(now_ns, request.priority) and self._takes_overflow(now_ns, request, e):
             e, reason = self.backup_of[request.stage], Reason.FAILOVER
         engine = self.engines[e]
-        ahead_ns = self._ahead_ns(now_ns, request.stage, request.priority)
-        if self._dropped(now_ns, request, e, engine.wait_ns(now_ns, request.priority), ahead_ns):
+        ahead_ns = self._ahead_ns(now_ns, request)
+        if self._dropped(now_ns, request, e, engine.expected_wait_ns(now_ns, request), ahead_ns):
             return
         if not engine.has_room():
             hint_ns = engine.hint_ns(now_ns)

@@ -203,8 +203,7 @@ class NaiveEngine:
     def work_ns(self, lane: Lane, rows: int) -> int:
         """What a request adds to the backlog: its rows, and its part of the base of a full batch."""
         base_ns, row_ns = self._line(lane)
-        size = self.stages[lane[0]].batch.size
-        return rows * (row_ns + base_ns // size) if rows < size else base_ns + rows * row_ns
+        return rows * self._part_ns(lane) if rows < self.stages[lane[0]].batch.size else base_ns + rows * row_ns
 
     def wait_ns(self, now_ns: int, priority: int) -> int:
         """What a newcomer of a class is thought to wait: for what is running, and for whoever it does not overtake."""
@@ -213,6 +212,29 @@ class NaiveEngine:
         left = sum(request.work_ns for request in self.queue if request.priority <= priority)
         left += sum(max(0, batch.started_ns + batch.expected_ns - now_ns) for batch in self.batches())
         return left // len(self.slots)
+
+    def expected_wait_ns(self, now_ns: int, request: Request) -> int:
+        """What a request is thought to wait: behind all; once it has begun, behind lanes that hold an elder first."""
+        wait_ns = self.wait_ns(now_ns, request.priority)
+        if request.stage == 0 or wait_ns == 0 or self.tenant_flows or self.stage_flows:
+            return wait_ns
+        mine = (request.priority, request.arrived_ns, request.sequence)
+        lanes = {other.lane for other in self.queue}
+        elder = {
+            lane
+            for lane in lanes
+            for priority in range(request.priority + 1)
+            for head in self._heads(lane, priority)
+            if priority < request.priority or (priority, head.arrived_ns, head.sequence) < mine
+        }
+        elders_ns = sum(other.items * self._part_ns(other.lane) for other in self.queue if other.lane in elder)
+        backlog_ns = sum(other.work_ns for other in self.queue if other.priority <= request.priority)
+        return wait_ns - max(0, backlog_ns - elders_ns) // len(self.slots)
+
+    def _part_ns(self, lane: Lane) -> int:
+        """What one row adds to a batch that others fill."""
+        base_ns, row_ns = self._line(lane)
+        return row_ns + base_ns // self.stages[lane[0]].batch.size
 
     def hint_ns(self, now_ns: int) -> int:
         """When to come back."""

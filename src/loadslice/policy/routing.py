@@ -13,7 +13,7 @@ Order of the questions, as a request meets them:
 
 from loadslice.policy import columns as c
 from loadslice.policy.breaker import enter
-from loadslice.policy.deadlines import SHED, ahead_ns, dropped, hint_ns
+from loadslice.policy.deadlines import SHED, ahead_ns, dropped, expected_wait_ns, hint_ns
 from loadslice.policy.ends import leave, mark_dirty, refuse, say
 from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
@@ -165,7 +165,7 @@ def place(now_ns: int, tables: Tables, state: State, request: int, admitted: int
     how = tables.stages[stage, c.S_PREFER]
     engine = -1
     reason = PREFERRED
-    ahead = ahead_ns(now_ns, tables, state, stage, row[c.R_CLASS]) if row[c.R_DEADLINE_NS] < c.FOREVER else 0
+    ahead = ahead_ns(now_ns, tables, state, request) if row[c.R_DEADLINE_NS] < c.FOREVER else 0
     if how == c.PREFER_FASTEST:
         engine = fastest(now_ns, tables, state, request)
         reason = FASTEST
@@ -188,7 +188,7 @@ def place(now_ns: int, tables: Tables, state: State, request: int, admitted: int
             engine = target
             reason = FAILOVER
     if row[c.R_DEADLINE_NS] < c.FOREVER and dropped(
-        now_ns, tables, state, request, engine, wait_ns(now_ns, tables, state, engine, row[c.R_CLASS]), ahead
+        now_ns, tables, state, request, engine, expected_wait_ns(now_ns, tables, state, request, engine), ahead
     ):
         return
     if not has_room(tables, state, engine) and not make_room(now_ns, tables, state, request, engine, admitted):

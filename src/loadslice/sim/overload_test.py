@@ -11,8 +11,8 @@ from loadslice.sim import journal, simulate
 from loadslice.sim.faults_test import TIMES, plan
 from loadslice.spec.errors import InputError
 from loadslice.spec.faults import Fault
-from loadslice.spec.latency import LatencyTable
-from loadslice.spec.pipeline import Canary, Failover, Pipeline, Queue, Tenant
+from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
+from loadslice.spec.pipeline import Canary, Engine, Failover, Pipeline, Queue, Stage, Tenant, check
 
 TWICE_TOO_MUCH = pl.DataFrame({"arrival_s": np.arange(1000) * 0.005})
 
@@ -38,6 +38,24 @@ def test_degraded_replies_are_in_no_latency_and_in_no_rate() -> None:
     assert degraded.latency_ms == plain.latency_ms
     assert (degraded.throughput_per_s, degraded.goodput_per_s) == (plain.throughput_per_s, plain.goodput_per_s)
     assert any(f"{refused:,} of 1,000 attempts got a degraded reply" in warning for warning in degraded.warnings)
+
+
+def test_overload_costs_no_capacity_where_one_engine_serves_the_first_and_the_last_stage() -> None:
+    """Three times what it can take. Dropped half-way for newcomers behind them, most would be work for nothing."""
+    engines = {name: Engine(backend="twin", queue=Queue(limit=64)) for name in ("host", "npu")}
+    stages = [Stage(name=name, variant=name, engine=on) for name, on in (("in", "host"), ("s", "npu"), ("out", "host"))]
+    pipeline = check(
+        Pipeline(version=1, pipeline="p", engines=engines, stages=stages, deadline_ms=200, max_requests=256), "test"
+    )
+    times_ms = {("in", "host"): 9.0, ("s", "npu"): 4.0, ("out", "host"): 1.0}
+    entries = [
+        Entry(variant=variant, engine=engine, batch=1, basis="modelled",
+              latency_ms=Milliseconds(mean=ms, family="constant"))
+        for (variant, engine), ms in times_ms.items()
+    ]  # fmt: skip
+    trace = pl.DataFrame({"arrival_s": np.arange(3000) / 300})
+    found = simulate.summarise(simulate.run(simulate.prepare(trace, pipeline, LatencyTable(entries=entries))))
+    assert found.throughput_per_s > 0.95 * 100
 
 
 def test_a_canary_without_times_is_refused_and_not_taken_for_the_old_version() -> None:
