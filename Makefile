@@ -53,9 +53,10 @@ EXAMPLES ?= 400
 fuzz: $(VENV)/.dev
 	LOADSLICE_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout 3600 tests/fuzz
 
-# Every drill on the example's own pipeline.
+# Every drill on the two examples, with everything that guards them.
 drills: $(VENV)/.dev
-	$(BIN)/loadslice drill --pipeline examples/ocr/pipeline.yaml
+	$(BIN)/loadslice drill --pipeline examples/ocr/guarded.yaml
+	$(BIN)/loadslice drill --pipeline examples/inspection/guarded.yaml --dilate 4
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
