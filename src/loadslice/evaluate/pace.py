@@ -137,6 +137,8 @@ def _ordinary(
     times_s: npt.NDArray[np.float64], wanted_s: float, from_s: float, to_s: float
 ) -> tuple[float, npt.NDArray[np.int64]]:
     """The stretch whose number of requests is the median of all that long; where it begins, and all numbers."""
-    starts = np.arange(from_s, to_s - wanted_s + 1e-9, wanted_s / 8)
+    step_s = wanted_s / 8
+    # Counted, not compared: seconds since 1970 leave no digits for a stretch that just fits.
+    starts = from_s + step_s * np.arange(1 + max(0, int((to_s - from_s - wanted_s) / step_s + 1e-9)))
     counts = np.searchsorted(times_s, starts + wanted_s) - np.searchsorted(times_s, starts)
     return float(starts[np.argmin(np.abs(counts - np.median(counts)))]), counts

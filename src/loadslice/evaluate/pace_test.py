@@ -54,6 +54,14 @@ def test_the_window_is_an_ordinary_stretch_of_the_second_half() -> None:
     assert cut["arrival_s"].max() < 10.0
 
 
+def test_a_rehearsal_that_takes_the_whole_half_fits_into_it_whatever_the_clock() -> None:
+    frame = arrivals(5.0, count=20).with_columns(pl.col("arrival_s") + 1.7e9)
+    from_s, for_s = pace.rehearsal_window(frame, real_s=1000.0, speed=1.0)
+    times_s = frame["arrival_s"].to_numpy()
+    assert from_s == times_s[0]
+    assert for_s == pytest.approx((times_s[-1] - times_s[0]) / 2)
+
+
 def test_a_trace_shorter_than_the_replay_is_taken_whole() -> None:
     frame = arrivals(5.0, count=20)
     window = pace.choose_window(frame, real_s=1000.0, speed=1.0)

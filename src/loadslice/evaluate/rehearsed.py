@@ -245,19 +245,18 @@ class _Levels:
         return int(np.argmin(np.abs(CONTENTIONS - profiled)))
 
     def _ratio(self, stage: str, engine: str) -> float | None:
-        """Time alone in the server over the profile's, of a stage or, where that says too little, of its engine."""
-        for wanted in ([own for own in self._found if (own.stage, own.engine) == (stage, engine)], self._on(engine)):
-            alone_ms, profiled_ms = (
-                np.concatenate([np.zeros(0), *parts])
-                for parts in ([self._alone_ms(own) for own in wanted], [self._profile.at(own) for own in wanted])
-            )
-            known = ~np.isnan(profiled_ms)
-            if known.sum() >= PASSAGES_MIN:
-                return float(alone_ms[known].sum() / profiled_ms[known].sum())
-        return None
+        """Time alone in the server over the profile's."""
+        wanted = self._telling(stage, engine)
+        alone_ms = np.concatenate([self._alone_ms(own) for own in wanted])
+        profiled_ms = np.concatenate([self._profile.at(own) for own in wanted])
+        known = ~np.isnan(profiled_ms)
+        return float(alone_ms[known].sum() / profiled_ms[known].sum()) if known.sum() >= PASSAGES_MIN else None
 
-    def _on(self, engine: str) -> list[Passages]:
-        return [own for own in self._found if own.engine == engine]
+    def _telling(self, stage: str, engine: str) -> list[Passages]:
+        """Passages of a stage or, where too few are of shapes that were profiled, of all stages of its engine."""
+        own = [one for one in self._found if (one.stage, one.engine) == (stage, engine)]
+        known = sum(int(np.count_nonzero(~np.isnan(self._profile.at(one)))) for one in own)
+        return own if known >= PASSAGES_MIN else [one for one in self._found if one.engine == engine]
 
     def _means(self) -> dict[_Kind, float]:
         """Mean time alone of each kind: the profile's times at the rehearsals' speed, and theirs, count alike."""
@@ -274,10 +273,8 @@ class _Levels:
         return {kind: total_ms[kind] / count[kind] for kind in total_ms}
 
     def _shape(self, stage: str, engine: str) -> Float64s:
-        """[SAMPLES] quantiles of time over level, mean 1: of a stage or, where that says too little, of its engine."""
-        own = [one for one in self._found if (one.stage, one.engine) == (stage, engine)]
-        if sum(len(one.work_ms) for one in own) < PASSAGES_MIN:
-            own = self._on(engine)
+        """[SAMPLES] quantiles of time over level, mean 1, of a stage that has a ratio."""
+        own = self._telling(stage, engine)
         over = np.concatenate([alone_ms / levels_ms for _, alone_ms, levels_ms in self._known(own)])
         shape = np.quantile(over[~np.isnan(over)], _EVENLY)
         centred: Float64s = shape / shape.mean()

@@ -167,6 +167,20 @@ def test_what_was_not_rehearsed_stays_as_profiled() -> None:
     assert [entry.latency_ms for entry in few.table.entries] == [entry.latency_ms for entry in table.entries]
 
 
+def test_a_stage_whose_shapes_were_not_profiled_is_as_much_slower_as_its_engine() -> None:
+    plan, table = pipeline(), profile(0.8, CONTENTION)
+    plan = msgspec.structs.replace(plan, stages=[*plan.stages, Stage(name="again", variant="w", engine="ort")])
+    known = [entry for entry in table.entries if entry.variant == "v"]
+    entries = [*table.entries, *(msgspec.structs.replace(entry, variant="w", shape=[8]) for entry in known)]
+    again = (pl.col("stage") == "read") & (pl.col("dispatched_ns") % 2 == 0)
+    rows = journal().with_columns(
+        stage=pl.when(again).then(pl.lit("again")).otherwise("stage"),
+        shape=pl.when(again).then(pl.lit([9], pl.List(pl.Int32))).otherwise("shape"),
+    )
+    found = as_rehearsed(msgspec.structs.replace(table, entries=entries), plan, [rows], RATE_PER_S)
+    assert found.ratios["again", "ort"] == found.ratios["read", "ort"] == pytest.approx(1 / 0.8, rel=0.03)
+
+
 def test_company_is_told_from_slowness_by_who_was_busy() -> None:
     service, _ = lower_service(pipeline(), truth())
     rows = pl.DataFrame(
