@@ -3,6 +3,7 @@
 A `Runner` is called by its engine's worker threads and by nobody else.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,8 +30,8 @@ _MOVING = (IsolatedSession, SplitSession)
 """Sessions that know what of their time was not computing."""
 
 DIRECT_BYTES_MAX = 1 << 19
-"""Largest batch that the loop's thread puts into an engine process's memory itself: copying it takes 50 us, which is
-what handing it to another thread would."""
+"""Largest batch, with its padding, that the loop's thread puts into an engine process's memory itself: copying it takes
+50 us, which is what handing it to another thread would."""
 
 REMOTE_PROBE_S = 2.0
 """Longest time another server may take over a probe: a worker that waits for one takes up no batch."""
@@ -216,22 +217,30 @@ class ModelRunner:
     def begin(self, batch: Batch, slot: int) -> int | None:
         """See `DirectRunner.begin`."""
         session = self.session
+        shape = self.padded_shape(batch.bucket)
         if (
             not isinstance(session, IsolatedSession)
             or batch.rows == 0
             or self._clock.is_dilated
             or not session.is_numeric
-            or sum([tensor.nbytes for work in batch.works for tensor in work.tensors.values()]) > DIRECT_BYTES_MAX
+            or self._padded_bytes(batch, shape) > DIRECT_BYTES_MAX
             or not session.reserve(slot)
         ):
             return None
         try:
-            feeds = self._gathered(batch, batch.works, self.padded_shape(batch.bucket), slot)
+            feeds = self._gathered(batch, batch.works, shape, slot)
             batch.copy_ns = self._clock.now_ns() - batch.started_ns
             return session.send(feeds, slot)
         except BaseException:
             session.free(slot)
             raise
+
+    def _padded_bytes(self, batch: Batch, shape: list[int] | None) -> int:
+        """What is written to gather a batch that has rows: padding takes as long as what it pads."""
+        rows = max(batch.rows, self._padded(batch))
+        given_bytes = sum([tensor.nbytes for work in batch.works for tensor in work.tensors.values()])
+        first_bytes = 0 if shape is None else rows * math.prod(shape) * self.session.inputs[0].dtype.itemsize
+        return max(first_bytes, given_bytes * rows // batch.rows)
 
     def end(self, batch: Batch, slot: int) -> None:
         """See `DirectRunner.end`."""

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
-from loadslice.backends.base import EngineError
 from loadslice.backends.isolated.host import EngineLostError, EngineProcess
 from loadslice.policy.columns import STABLE
 from loadslice.serve.clock import Clock
@@ -223,19 +222,28 @@ class DirectWorker(Worker):
     """Hands batches to the engine's process, and takes their results, on the loop's own thread.
 
     What the loop must not wait for goes to the thread: large batches, requests that an end of the process is blamed on,
-    batches while the process is away, and those of which one request does not fit.
+    batches while the process is away, and those of which one request does not fit. While the thread has one, the next
+    follows it there: both would write their rows to the same memory.
+
+    Args:
+        arguments: As `Worker`.
     """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._on_thread: set[Batch] = set()
+        """Given to the thread and not run yet; the core may have given up on them, and the slot to another."""
 
     def give(self, batch: Batch) -> None:
         """See `Worker.give`."""
         runner = cast(DirectRunner, self._runners[batch.stage, batch.version])
         channel = None
-        if not any(request.crashes for request in batch.requests):
+        if not self._on_thread and not any(request.crashes for request in batch.requests):
             batch.started_ns = self._clock.now_ns()
             try:
                 channel = runner.begin(batch, self._slot)
-            except (StageError, EngineError) as error:
-                log.debug("worker %s: %s", self.name, error)  # met again on the thread, where there is time for it
+            except Exception as error:  # noqa: BLE001 - met again on the thread, where it ends this batch alone
+                log.debug("worker %s: %s", self.name, error)
         if channel is None:
             self._give_thread(batch)
         else:
@@ -243,7 +251,12 @@ class DirectWorker(Worker):
 
     def _give_thread(self, batch: Batch) -> None:
         batch.copy_ns = batch.compute_ns = 0
+        self._on_thread.add(batch)
         super().give(batch)
+
+    def _run_batch(self, batch: Batch) -> None:
+        super()._run_batch(batch)
+        self._on_thread.discard(batch)
 
     def _answered(self, channel: int, runner: DirectRunner, batch: Batch) -> None:
         self._loop.remove_reader(channel)

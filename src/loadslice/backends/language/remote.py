@@ -190,10 +190,12 @@ class RemoteEngine:
         """
         for row in rows:
             stream = self._streams[row]
-            while not stream.has_news:
-                await asyncio.wait((asyncio.get_running_loop().create_future(),), timeout=0.001)
-            if stream.failure:
-                raise InputError(f"{KIND}: {self._model.endpoint.host} cannot be measured: {stream.failure}.")
+            assert stream.task is not None
+            while not stream.has_news and not stream.task.done():
+                await asyncio.wait((stream.task,), timeout=0.001)
+            if not stream.unread:
+                why = stream.failure or (self.broken.result() if self.broken.done() else "its answer ends")
+                raise InputError(f"{KIND}: {self._model.endpoint.host} cannot be measured: {why}.")
             stream.unread.popleft()
 
 

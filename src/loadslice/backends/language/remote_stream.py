@@ -21,8 +21,10 @@ from loadslice.spec.errors import InputError
 RETRY_AFTER_S_MAX = 10.0
 """Of what a server that has too much to do asks for; who has no time for it is told so by its deadline."""
 
-
 LIST_BYTES_MAX = 4 * 1024 * 1024
+
+_NO_ANSWER = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+"""What reading JSON of another shape than is meant, a number beyond all numbers, or brackets without end, raises."""
 
 
 class RefusedError(Exception):
@@ -113,7 +115,7 @@ class RemoteModel:
                 if reply.status != 200:
                     raise InputError(f"{where} answers {reply.status} when asked for its models. Check options.url.")
                 listed = {str(one["id"]): one for one in json.loads(await _whole(reply))["data"]}
-        except (ValueError, TypeError, KeyError) as error:
+        except _NO_ANSWER as error:
             raise InputError(f"{where} does not list models as OpenAI's interface does.") from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise InputError(f"{where} cannot be reached, {_words(error)}. Check options.url.") from error
@@ -183,7 +185,7 @@ class RemoteModel:
                     yield self._tokens(choice)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise TroubleError(_words(error)) from error
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except _NO_ANSWER as error:
             raise TroubleError("what came is no answer of this interface") from error
         if reason is None:
             raise TroubleError("the answer broke off")

@@ -1,0 +1,136 @@
+"""Who runs a batch of an engine that has a process: the loop itself, or the thread, never both at once."""
+
+import asyncio
+import os
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadslice.backends.base import TensorInfo
+from loadslice.backends.isolated.session import IsolatedSession
+from loadslice.serve.clock import Clock
+from loadslice.serve.request import Batch
+from loadslice.serve.runners import DIRECT_BYTES_MAX, ModelRunner
+from loadslice.serve.workers import DirectWorker
+from loadslice.spec.pipeline import Engine, Stage
+from loadslice.spec.work import Work
+
+FAST_S = 20.0
+"""Nothing here takes so long on a machine that is not stuck."""
+
+
+def batch_of(*works: Work, bucket: int = 0) -> Batch:
+    return Batch(0, 0, 0, 0, 0, bucket, 0, 0, [], [], list(works))
+
+
+class Runner:
+    """Says what it is asked for."""
+
+    def __init__(self) -> None:
+        self.begun: list[Batch] = []
+        self.ran: list[Batch] = []
+        self.error: Exception | None = None
+        self.may_end = threading.Event()
+        self.answer, self._tell = os.pipe()
+
+    def begin(self, batch: Batch, _slot: int) -> int | None:
+        self.begun.append(batch)
+        if self.error is not None:
+            raise self.error
+        return None if batch.bucket else self.answer
+
+    def end(self, batch: Batch, _slot: int) -> None:
+        batch.results = list(batch.works)
+
+    def run(self, batch: Batch, _slot: int) -> None:
+        assert self.may_end.wait(FAST_S)
+        self.ran.append(batch)
+        batch.results = list(batch.works)
+
+    def come_true(self) -> None:
+        os.write(self._tell, b".")
+
+    def close(self) -> None:
+        os.close(self.answer)
+        os.close(self._tell)
+
+
+class Scene:
+    """One slot of one engine."""
+
+    def __init__(self) -> None:
+        self.runner = Runner()
+        self.done: asyncio.Queue[Batch] = asyncio.Queue()
+        runners: Any = {(0, 0): self.runner}
+        stages: Any = [None]
+        loop = asyncio.get_running_loop()
+        self.worker = DirectWorker("e", 0, runners, stages, loop, self.done.put_nowait, Clock(), None, object())
+        self.worker.start()
+
+    async def next_done(self) -> Batch:
+        async with asyncio.timeout(FAST_S):
+            return await self.done.get()
+
+    def close(self) -> None:
+        self.worker.finish()
+        self.worker.join(FAST_S)
+        self.runner.close()
+
+
+def test_what_cannot_be_begun_ends_its_batch_alone_and_is_no_error_of_whoever_hands_it_over() -> None:
+    async def play() -> None:
+        scene = Scene()
+        scene.runner.error = MemoryError("rows of two clients, padded to each other")
+        scene.runner.may_end.set()
+        batch = batch_of(Work({"x": np.zeros((1, 2), np.float32)}))
+        scene.worker.give(batch)
+        assert await scene.next_done() is batch
+        assert not batch.failed
+        assert scene.runner.ran == [batch]
+        scene.close()
+
+    asyncio.run(play())
+
+
+def test_while_the_thread_has_a_batch_the_next_waits_behind_it() -> None:
+    async def play() -> None:
+        scene = Scene()
+        given_up, following, later = (batch_of(Work({"x": np.zeros((1, 2), np.float32)})) for _ in range(3))
+        given_up.bucket = 1
+        scene.worker.give(given_up)
+        scene.worker.give(following)
+        assert scene.runner.begun == [given_up]
+        scene.runner.may_end.set()
+        assert [await scene.next_done(), await scene.next_done()] == [given_up, following]
+        scene.worker.give(later)
+        assert scene.runner.begun == [given_up, later]
+        scene.runner.come_true()
+        assert await scene.next_done() is later
+        scene.close()
+
+    asyncio.run(play())
+
+
+class Process:
+    """Has no memory for anything."""
+
+    def __init__(self) -> None:
+        self.reserved = 0
+
+    def reserve(self, _slot: int) -> bool:
+        self.reserved += 1
+        return False
+
+
+@pytest.mark.parametrize("side", [8, 512])
+def test_padding_counts_as_much_as_what_is_padded(side: int) -> None:
+    process: Any = Process()
+    session = IsolatedSession.__new__(IsolatedSession)
+    session.process, session.is_numeric = process, True
+    session.inputs = [TensorInfo("x", np.dtype(np.float32), (None, None, None))]
+    stage = Stage(name="s", model="m.onnx", engine="e", buckets=[[side, side]])
+    runner = ModelRunner(stage, "e", Engine(backend="onnxruntime"), lambda: session, Clock(), first=True)
+    assert runner.begin(batch_of(Work({"x": np.zeros((1, 4, 4), np.float32)})), 0) is None
+    assert process.reserved == (side * side * 4 <= DIRECT_BYTES_MAX)
