@@ -209,7 +209,9 @@ def _rehearse(found: Findings, studied: Studied) -> tuple[LatencyTable, str]:
     mild = studied.dilate != 1
     traffic = study_rehearsal.mild(found.frame) if mild else study_rehearsal.at_pace(found.frame, found.chosen.speed)
     rehearsal, detail = study_rehearsal.rehearse(studied, found.inputs, traffic, found.front_cpu_ms)
-    found.front_cpu_ms = rehearsal.cpu_ms
+    if not twins(pipeline):
+        # Emulated devices work on this processor and are waited for: what is left of it is not the front's.
+        found.front_cpu_ms = rehearsal.cpu_ms
     learnt = study_rehearsal.learn(studied.table, pipeline, [rehearsal], found.rehearsed)
     found.rehearsed.append(learnt)
     studied.table = study_rehearsal.dilated(learnt.table, studied.dilate)

@@ -4,16 +4,19 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
 from loadslice.app import cli, study_folder, study_rehearsal
-from loadslice.app.study import study
+from loadslice.app.study import _rehearse, study
 from loadslice.app.study_findings import Options
 from loadslice.app.study_server import ServerError, serving
 from loadslice.evaluate import pace
+from loadslice.evaluate.rehearsed import Rehearsed
 from loadslice.spec import report as reports
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
@@ -220,6 +223,34 @@ def test_a_plan_on_an_emulated_device_keeps_its_sheets_times_and_a_dilated_front
     assert slow.handover_ms == Milliseconds(samples=[0.02])
     assert slow.overhead_cpu_ms == 0.3
     assert study_rehearsal.said(learnt, pipeline) == "times as profiled"
+
+
+def test_what_a_plan_with_emulated_devices_used_is_not_taken_for_the_front_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float | None] = []
+
+    def rehearse(_: Any, __: Any, ___: Any, cpu_ms: float | None) -> tuple[study_rehearsal.Rehearsal, str]:
+        asked.append(cpu_ms)
+        times = Milliseconds(samples=[1.0])
+        return study_rehearsal.Rehearsal(times, times, float(len(asked)), pl.DataFrame(), 1.0), ""
+
+    def plan(backend: str) -> Any:
+        engine = Engine(backend=backend, device="rk3588-npu" if backend == "twin" else None)
+        stages = [Stage(name="s", variant="v", engine="e")]
+        pipeline = Pipeline(version=1, pipeline="p", engines={"e": engine}, stages=stages)
+        table = LatencyTable(entries=[])
+        return SimpleNamespace(plan=SimpleNamespace(pipeline=pipeline), folder=tmp_path, table=table, dilate=1.0)
+
+    monkeypatch.setattr(study_rehearsal, "rehearse", rehearse)
+    monkeypatch.setattr(study_rehearsal, "as_rehearsed", lambda table, *_: Rehearsed(table, {}, {}, [], []))
+    frame = pl.DataFrame({"arrival_s": [0.0, 1.0, 2.0]})
+    found: Any = SimpleNamespace(
+        chosen=SimpleNamespace(speed=1.0), frame=frame, inputs=None, front_cpu_ms=None, rehearsed=[]
+    )
+    for backend in ("twin", "python", "python"):
+        _rehearse(found, plan(backend))
+    assert asked == [None, None, 2.0]
 
 
 def test_two_traces_are_not_guessed_between(folder: Path) -> None:
