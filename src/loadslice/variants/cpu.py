@@ -295,6 +295,8 @@ def _sizes(most: int, trials: Sequence[CalibrationTrial]) -> str:
     if len(by_size) < 2 or most not in by_size:
         return ""
     figures = ", ".join(f"{size}: {max(values):.2f}" for size, values in sorted(by_size.items()))
+    if len(by_size[most]) < 2:
+        return f"Best by number of inputs, dB: {figures}; one set of {most} does not say how far chance goes."
     lost = max(by_size[most]) - max(max(values) for size, values in by_size.items() if size < most)
     chance = max(by_size[most]) - min(by_size[most])
     verdict = "more helped" if lost > chance else "fewer were better" if lost < -chance else "no difference"
