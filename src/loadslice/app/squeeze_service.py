@@ -34,12 +34,15 @@ def run(path: Path, trace: Path | None, seconds: float, out: Path, seed: int) ->
         seed: Of the draw from the trace.
 
     Raises:
-        InputError: The pipeline, its inputs or the trace cannot be used.
+        InputError: The pipeline, its inputs or the trace cannot be used, or it is itself the result of a squeeze.
     """
     from loadslice.profiles import service
 
     pipeline = load(path)
     folder = path.resolve().parent
+    target = folder / TUNED_FILE
+    if path.resolve() == target:
+        raise InputError(f"{path}: is where the result goes. Squeeze the pipeline that it was made from.")
     found = samples.of_pipeline(pipeline, folder)
     found = [found[index] for index in np.random.default_rng(seed).permutation(len(found))]
     calls = [one.name for one in found] if trace is None else _drawn(found, pipeline, folder, trace, seed)
@@ -50,16 +53,28 @@ def run(path: Path, trace: Path | None, seconds: float, out: Path, seed: int) ->
     record, document = service.squeeze(order, out)
     keep(record, out, "service.json")
     if proven(record):
-        target = folder / TUNED_FILE
         write_bytes(target, yaml.safe_dump(document, sort_keys=False, width=120).encode())
         load(target)
         say(f"written: {target}")
+    elif _loads_from(target, out):
+        # It would go on with models that were just made anew, and not proven.
+        target.unlink()
+        say(f"removed: {target}, of an earlier run; what it served from {out} was made anew and is not good enough")
     return record
 
 
 def proven(record: Service) -> bool:
     """It met its floor, and is faster."""
     return record.tuned_metric >= record.floor and record.throughput_speedup > 1
+
+
+def _loads_from(target: Path, out: Path) -> bool:
+    """Whether a pipeline file is there that loads models kept in a folder."""
+    try:
+        models = [stage.model for stage in load(target).stages if stage.model is not None]
+    except InputError:
+        return False  # absent, or nothing that is served
+    return any((target.parent / model).resolve().is_relative_to(out.resolve()) for model in models)
 
 
 def lines(record: Service) -> Iterator[str]:

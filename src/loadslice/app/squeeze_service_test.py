@@ -10,10 +10,15 @@ pytest.importorskip("nncf", reason="the extra 'squeeze' is not installed")
 pytest.importorskip("onnxslim", reason="the extra 'squeeze' is not installed")
 pytest.importorskip("openvino", reason="the extra 'squeeze' is not installed")
 
+from loadslice.app import squeeze_service
 from loadslice.app.cli import run
+from loadslice.profiles import service
 from loadslice.profiles.chain import close, open_steps, walk
 from loadslice.profiles.samples import of_pipeline
+from loadslice.spec.files import stamp
 from loadslice.spec.pipeline import load
+from loadslice.spec.service import Service
+from loadslice.spec.variant import CpuOffer
 from loadslice.variants import specimen
 
 STAGES = """
@@ -97,6 +102,29 @@ def test_a_service_whose_answers_nothing_keeps_is_not_written(folder: Path, caps
     assert record["tuned_metric"] < record["floor"]
     assert len(record["trials"]) >= len([one for one in record["stages"][0]["candidates"] if one["on_front"]])
     assert not (folder / "squeezed.yaml").exists()
+
+
+def test_a_tuned_file_does_not_outlive_the_verdict_on_its_models(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "mine.py").write_text(STAGES.replace("SCORE", "0, 1"))
+    record = Service(
+        pipeline="p.yaml", metric="cosine", floor=0.99, source_metric=1.0, tuned_metric=0.5, judged_inputs=4, stages=[],
+        trials=[], untuned=[], tuned=[], throughput_speedup=2.0, cpu_speedup=2.0, load_average_1m=None,
+        cpu=CpuOffer(int8=None, bf16=None, fp16=None, numa_nodes=None, cores_usable=2), notes=[],
+        stamp=stamp("service/1"),
+    )  # fmt: skip
+    monkeypatch.setattr(service, "squeeze", lambda *_: (record, {}))
+    tuned, elsewhere = folder / "squeezed.yaml", PIPELINE.replace("m.onnx", "other/m.onnx")
+    for text, stays in ((elsewhere, True), (PIPELINE.replace("m.onnx", "kept/look-int8.onnx"), False)):
+        tuned.write_text(text)
+        squeeze_service.run(folder / "p.yaml", None, 1.0, folder / "kept", 0)
+        assert tuned.exists() is stays
+
+
+def test_what_a_squeeze_wrote_is_not_squeezed_over_itself(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "squeezed.yaml").write_text(PIPELINE)
+    assert run(["squeeze", "squeezed.yaml", "--out", "kept"]) == 2
+    assert "Squeeze the pipeline that it was made from" in capsys.readouterr().err
+    assert (folder / "squeezed.yaml").read_text() == PIPELINE
 
 
 @pytest.mark.parametrize(
