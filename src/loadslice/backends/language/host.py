@@ -14,6 +14,8 @@ import sys
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
+
 from loadslice.backends.language import messages as m
 
 log = logging.getLogger(__name__)
@@ -93,7 +95,11 @@ class LanguageProcess:
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Start the process; `messages.Ready` or `messages.Failed` says when it has loaded. Call on the loop."""
+        """Start the process; `messages.Ready` or `messages.Failed` says when it has loaded. Call on the loop.
+
+        Costs are measured once: what has ended is wanted back soon, and a server elsewhere that is just coming back
+        needs no load that nobody waits for.
+        """
         assert self._process is None
         self._loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -116,6 +122,7 @@ class LanguageProcess:
         self._channel = ours
         self._loop.add_reader(ours.fileno(), self._read)
         self.send(self._load)
+        self._load = msgspec.structs.replace(self._load, measure=False)
 
     def send(self, message: m.ToEngine) -> None:
         """Say something; never blocks. To a process that has ended, nothing is said."""
