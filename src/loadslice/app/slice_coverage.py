@@ -71,15 +71,18 @@ def supports(
     return found
 
 
-def fallbacks(times: Mapping[str, DeviceTimes], found: Mapping[str, Support]) -> dict[str, DeviceCoverage]:
+def fallbacks(
+    opened: Opened, times: Mapping[str, DeviceTimes], found: Mapping[str, Support]
+) -> dict[str, DeviceCoverage]:
     """What stays off each device, and what it takes on the fastest of the others."""
+    # By the graph's keys: coverage names nodes as compilers see them, who want each name once.
+    kinds = {key: step.node.op_type for key, step in zip(opened.graph.keys, opened.graph.ops, strict=True)}
     result = {}
     for name, support in found.items():
         groups: dict[tuple[str, str], Fallback] = {}
-        kinds = {node.node: node.op for node in support.coverage.nodes}
         for key, why in support.lacks.items():
             others = [ms for other, one in times.items() if other != name and (ms := one.nodes_ms.get(key)) is not None]
-            kind = kinds.get(key, "?")
+            kind = kinds[key]
             before = groups.get((kind, why), Fallback(op=kind, count=0, ms=0.0, reason=why))
             groups[kind, why] = Fallback(
                 op=kind, count=before.count + 1, ms=before.ms + min(others, default=0.0), reason=why

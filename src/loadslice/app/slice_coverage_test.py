@@ -78,6 +78,15 @@ def test_an_operator_that_no_source_knows_is_kept_off(folder: Path, capsys: pyte
     assert "no source says that it runs there" in {one["reason"] for one in unsure["fallbacks"]}
 
 
+def test_operators_of_one_name_are_told_apart_by_their_type(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    named = plan_of(capsys, "--table", "table.yaml")["coverage"]["npu0"]["fallbacks"]
+    document = transformer()
+    for node in document.graph.node:
+        node.name = "same"
+    write_bytes(folder / "m.onnx", document.SerializeToString())
+    assert plan_of(capsys, "--table", "table.yaml")["coverage"]["npu0"]["fallbacks"] == named
+
+
 def test_a_person_reads_who_says_so_and_what_it_costs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["slice", "m.onnx", "--devices", f"gpu0=nvidia-l4,npu0={NPU}", "--no-compile", "--table", "table.yaml"]
     assert run([*arguments, "--shape", "ids=2x12", "--shape", "mask=2x12"]) == 0

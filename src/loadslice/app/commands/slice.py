@@ -124,7 +124,7 @@ def command(
     plan, parts = make_plan(
         opened, machine, objective, seconds=seconds, gap=gap / 100, notes=list(dict.fromkeys(notes))
     )
-    plan = msgspec.structs.replace(plan, coverage=fallbacks(machine.times, support))
+    plan = msgspec.structs.replace(plan, coverage=fallbacks(opened, machine.times, support))
     if share is not None:
         splits = share_operators(opened, machine, share, tile)
         if measuring:
