@@ -78,8 +78,9 @@ def _copied(field: Field, folder: Path) -> Path:
     for stage in field.pipeline.stages:
         if stage.model is not None and stage.model.startswith("package:"):
             path = resolve_model(stage.model, folder)
-            shutil.copy(path, folder / path.name)
-            text = text.replace(stage.model, path.name)
+            name = f"{stage.name}-{path.name}"  # packages may each have a model.onnx
+            shutil.copy(path, folder / name)
+            text = text.replace(stage.model, name)
     (folder / "pipeline.yaml").write_text(text, encoding="utf-8")
     return folder
 
