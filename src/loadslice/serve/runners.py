@@ -83,7 +83,7 @@ class DirectRunner(Runner, Protocol):
             A file descriptor that is readable when `end` may be called, which must be; ``None``: only `run` runs it.
 
         Raises:
-            StageError: It does not fit, or a request in it does not.
+            StageError: It does not fit, or a request in it does not, or padding has made it too large.
             EngineLostError: The process has ended.
         """
 
@@ -217,30 +217,24 @@ class ModelRunner:
     def begin(self, batch: Batch, slot: int) -> int | None:
         """See `DirectRunner.begin`."""
         session = self.session
-        shape = self.padded_shape(batch.bucket)
         if (
             not isinstance(session, IsolatedSession)
             or batch.rows == 0
             or self._clock.is_dilated
             or not session.is_numeric
-            or self._padded_bytes(batch, shape) > DIRECT_BYTES_MAX
+            or sum([tensor.nbytes for work in batch.works for tensor in work.tensors.values()]) > DIRECT_BYTES_MAX
             or not session.reserve(slot)
         ):
             return None
         try:
-            feeds = self._gathered(batch, batch.works, shape, slot)
+            room = partial(_direct_room, session, slot)
+            shape = self.padded_shape(batch.bucket)
+            feeds = gather(batch.works, shape, session.inputs, self._padded(batch), room)
             batch.copy_ns = self._clock.now_ns() - batch.started_ns
             return session.send(feeds, slot)
         except BaseException:
             session.free(slot)
             raise
-
-    def _padded_bytes(self, batch: Batch, shape: list[int] | None) -> int:
-        """What is written to gather a batch that has rows: padding takes as long as what it pads."""
-        rows = max(batch.rows, self._padded(batch))
-        given_bytes = sum([tensor.nbytes for work in batch.works for tensor in work.tensors.values()])
-        first_bytes = 0 if shape is None else rows * math.prod(shape) * self.session.inputs[0].dtype.itemsize
-        return max(first_bytes, given_bytes * rows // batch.rows)
 
     def end(self, batch: Batch, slot: int) -> None:
         """See `DirectRunner.end`."""
@@ -314,6 +308,18 @@ class ModelRunner:
         """See `Runner.close`."""
         self._is_open = False
         self.session.close()
+
+
+def _direct_room(session: IsolatedSession, slot: int, shapes: tuple[tuple[int, ...], ...]) -> dict[str, Tensor] | None:
+    """Where the loop's thread writes a batch.
+
+    Raises:
+        StageError: Padding has made it too large for that: requests of different shapes, a large bucket, many rows.
+    """
+    sizes = [math.prod(shape) * info.dtype.itemsize for info, shape in zip(session.inputs, shapes, strict=True)]
+    if sum(sizes) > DIRECT_BYTES_MAX:
+        raise StageError(f"{sum(sizes)} bytes with padding are more than the loop may wait for.")
+    return session.room(slot, shapes)
 
 
 def _real_rows(outputs: dict[str, Tensor], rows: int, padded: int) -> dict[str, Tensor]:

@@ -12,10 +12,10 @@ from loadslice.backends.base import TensorInfo
 from loadslice.backends.isolated.session import IsolatedSession
 from loadslice.serve.clock import Clock
 from loadslice.serve.request import Batch
-from loadslice.serve.runners import DIRECT_BYTES_MAX, ModelRunner
+from loadslice.serve.runners import ModelRunner
 from loadslice.serve.workers import DirectWorker
 from loadslice.spec.pipeline import Engine, Stage
-from loadslice.spec.work import Work
+from loadslice.spec.work import StageError, Work
 
 FAST_S = 20.0
 """Nothing here takes so long on a machine that is not stuck."""
@@ -114,23 +114,50 @@ def test_while_the_thread_has_a_batch_the_next_waits_behind_it() -> None:
 
 
 class Process:
-    """Has no memory for anything."""
+    """Takes everything; has no memory to write it to in place."""
 
     def __init__(self) -> None:
-        self.reserved = 0
+        self.asked: list[str] = []
 
     def reserve(self, _slot: int) -> bool:
-        self.reserved += 1
-        return False
+        return True
+
+    def room(self, *_: object) -> None:
+        self.asked.append("room")
+
+    def send(self, *_: object) -> None:
+        self.asked.append("send")
+
+    def fileno(self, _slot: int) -> int:
+        return 7
+
+    def free(self, _slot: int) -> None:
+        self.asked.append("free")
 
 
-@pytest.mark.parametrize("side", [8, 512])
-def test_padding_counts_as_much_as_what_is_padded(side: int) -> None:
+@pytest.mark.parametrize(
+    ("buckets", "shapes", "is_small"),
+    [
+        ([[8, 8]], [(4, 4)], True),
+        ([[512, 512]], [(4, 4)], False),
+        ([], [(600, 1)], True),
+        ([], [(600, 1), (1, 600)], False),
+    ],
+)
+def test_padding_counts_as_much_as_what_is_padded(
+    buckets: list[list[int]], shapes: list[tuple[int, int]], is_small: bool
+) -> None:
     process: Any = Process()
     session = IsolatedSession.__new__(IsolatedSession)
-    session.process, session.is_numeric = process, True
+    session.process, session.is_numeric, session._number = process, True, 0
     session.inputs = [TensorInfo("x", np.dtype(np.float32), (None, None, None))]
-    stage = Stage(name="s", model="m.onnx", engine="e", buckets=[[side, side]])
+    stage = Stage(name="s", model="m.onnx", engine="e", buckets=buckets)
     runner = ModelRunner(stage, "e", Engine(backend="onnxruntime"), lambda: session, Clock(), first=True)
-    assert runner.begin(batch_of(Work({"x": np.zeros((1, 4, 4), np.float32)})), 0) is None
-    assert process.reserved == (side * side * 4 <= DIRECT_BYTES_MAX)
+    batch = batch_of(*(Work({"x": np.zeros((1, *shape), np.float32)}) for shape in shapes))
+    if is_small:
+        assert runner.begin(batch, 0) == 7
+        assert process.asked[-1] == "send"
+    else:
+        with pytest.raises(StageError, match="with padding"):
+            runner.begin(batch, 0)
+        assert process.asked == ["free"]
