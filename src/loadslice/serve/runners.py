@@ -12,6 +12,7 @@ from typing import Protocol
 
 from loadslice.backends.base import REMOTE, EngineError, HasRoom, Session
 from loadslice.backends.gather import bucket_shape, gather, no_rows, scatter
+from loadslice.backends.isolated.arena import LENT_BYTES_MAX
 from loadslice.backends.isolated.session import IsolatedSession
 from loadslice.backends.python_stage import StageFunction
 from loadslice.backends.remote_http import Call
@@ -159,6 +160,8 @@ class ModelRunner:
         self._clock = clock
         self.probe_feeds: dict[str, Tensor] | None = None
         """Set once warm: the smallest feeds that this model has run on."""
+        self._row_bytes: dict[int, int] = {}
+        """Most that one row's outputs have taken so far, by bucket."""
 
     def padded_shape(self, bucket: int) -> list[int] | None:
         """What rows of a bucket are padded to here: an engine of one static shape takes every bucket at that shape."""
@@ -207,6 +210,9 @@ class ModelRunner:
 
     def _shared(self, batch: Batch, outputs: dict[str, Tensor], works: Sequence[Work], rows: list[int]) -> list[Work]:
         """Each request its own rows, without those that padded the batch."""
+        row_bytes = sum([tensor.nbytes for tensor in outputs.values()]) // max(1, sum(rows), self._padded(batch))
+        if row_bytes > self._row_bytes.get(batch.bucket, 0):
+            self._row_bytes[batch.bucket] = row_bytes
         if self._pads and sum(rows) > 0:
             outputs = _real_rows(outputs, sum(rows), max(sum(rows), self._padded(batch)))
         return [
@@ -223,6 +229,8 @@ class ModelRunner:
             or self._clock.is_dilated
             or not session.is_numeric
             or sum([tensor.nbytes for work in batch.works for tensor in work.tensors.values()]) > DIRECT_BYTES_MAX
+            # Larger outputs are copied out, which the loop must not wait for.
+            or max(batch.rows, self._padded(batch)) * self._row_bytes.get(batch.bucket, 0) > LENT_BYTES_MAX
             or not session.reserve(slot)
         ):
             return None

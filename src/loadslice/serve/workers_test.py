@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from loadslice.backends.base import TensorInfo
+from loadslice.backends.isolated.arena import LENT_BYTES_MAX
 from loadslice.backends.isolated.session import IsolatedSession
 from loadslice.serve.clock import Clock
 from loadslice.serve.request import Batch
@@ -134,6 +135,20 @@ class Process:
     def free(self, _slot: int) -> None:
         self.asked.append("free")
 
+    def receive(self, _slot: int) -> dict[str, np.ndarray[Any, Any]]:
+        return {"y": np.zeros((1, LENT_BYTES_MAX + 1), np.uint8)}
+
+    def hand_over_ns(self, _slot: int) -> int:
+        return 0
+
+
+def runner_on(process: Any, buckets: list[list[int]]) -> ModelRunner:
+    session = IsolatedSession.__new__(IsolatedSession)
+    session.process, session.is_numeric, session._number = process, True, 0
+    session.inputs = [TensorInfo("x", np.dtype(np.float32), (None, None, None))]
+    stage = Stage(name="s", model="m.onnx", engine="e", buckets=buckets)
+    return ModelRunner(stage, "e", Engine(backend="onnxruntime"), lambda: session, Clock(), first=True)
+
 
 @pytest.mark.parametrize(
     ("buckets", "shapes", "is_small"),
@@ -148,11 +163,7 @@ def test_padding_counts_as_much_as_what_is_padded(
     buckets: list[list[int]], shapes: list[tuple[int, int]], is_small: bool
 ) -> None:
     process: Any = Process()
-    session = IsolatedSession.__new__(IsolatedSession)
-    session.process, session.is_numeric, session._number = process, True, 0
-    session.inputs = [TensorInfo("x", np.dtype(np.float32), (None, None, None))]
-    stage = Stage(name="s", model="m.onnx", engine="e", buckets=buckets)
-    runner = ModelRunner(stage, "e", Engine(backend="onnxruntime"), lambda: session, Clock(), first=True)
+    runner = runner_on(process, buckets)
     batch = batch_of(*(Work({"x": np.zeros((1, *shape), np.float32)}) for shape in shapes))
     if is_small:
         assert runner.begin(batch, 0) == 7
@@ -161,3 +172,13 @@ def test_padding_counts_as_much_as_what_is_padded(
         with pytest.raises(StageError, match="with padding"):
             runner.begin(batch, 0)
         assert process.asked == ["free"]
+
+
+def test_a_model_that_gives_more_than_is_lent_is_run_by_the_thread_from_then_on() -> None:
+    runner = runner_on(Process(), [[8, 8], [16, 16]])
+    work = Work({"x": np.zeros((1, 4, 4), np.float32)})
+    first = batch_of(work)
+    assert runner.begin(first, 0) == 7
+    runner.end(first, 0)
+    assert runner.begin(batch_of(work), 0) is None
+    assert runner.begin(batch_of(work, bucket=1), 0) == 7
