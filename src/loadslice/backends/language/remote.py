@@ -121,7 +121,7 @@ class RemoteEngine:
                 if stream.is_overdue(asyncio.get_running_loop().time()):
                     return
                 why, after_s = str(trouble), trouble.after_s
-                self._troubles += 1
+                self._troubles += not trouble.busy
                 if self._troubles >= BREAKER_TROUBLES:
                     if not self.broken.done():
                         self.broken.set_result(why)

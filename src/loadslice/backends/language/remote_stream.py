@@ -36,11 +36,13 @@ class TroubleError(Exception):
 
     Attributes:
         after_s: It asks to be left alone for so long.
+        busy: It is well and has too much to do (429): no sign that it is broken, however often it says so.
     """
 
-    def __init__(self, text: str, after_s: float = 0.0) -> None:
+    def __init__(self, text: str, after_s: float = 0.0, *, busy: bool = False) -> None:
         super().__init__(text)
         self.after_s = after_s
+        self.busy = busy
 
 
 @dataclass(slots=True, eq=False)
@@ -260,7 +262,7 @@ async def _refusal(reply: aiohttp.ClientResponse) -> Exception:
         after_s = min(RETRY_AFTER_S_MAX, max(0.0, float(reply.headers.get("retry-after", "0"))))
     except ValueError:
         after_s = 0.0
-    return TroubleError(f"it answers {reply.status}", after_s)
+    return TroubleError(f"it answers {reply.status}", after_s, busy=reply.status == 429)
 
 
 def _words(error: BaseException) -> str:

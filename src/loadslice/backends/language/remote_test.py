@@ -41,6 +41,30 @@ def test_measuring_a_server_that_gives_nothing_ends_when_the_breaker_opens(monke
     asyncio.run(play())
 
 
+class Busy(Broken):
+    """A model whose server is well and has no room."""
+
+    async def read(self, _stream: Stream) -> AsyncIterator[list[int]]:
+        raise TroubleError("it answers 429", busy=True)
+        yield []
+
+
+def test_a_busy_server_fails_a_request_and_opens_no_breaker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "PAUSE_S", 0.0)
+
+    async def play() -> None:
+        engine = remote.RemoteEngine(SimpleNamespace(context=64), Busy(), None)  # type: ignore[arg-type]
+        for row in range(2 * remote.BREAKER_TROUBLES):
+            stream = engine.begin(m.Begin(row, 0, (1, 2, 3), 3, m.Sampling()))
+            assert stream.task is not None
+            async with asyncio.timeout(FAST_S):
+                await stream.task
+            assert stream.failure == "it answers 429"
+        assert not engine.broken.done()
+
+    asyncio.run(play())
+
+
 class Said:
     """A reply that says one line."""
 
