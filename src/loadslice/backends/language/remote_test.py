@@ -17,13 +17,17 @@ from loadslice.spec.errors import InputError
 FAST_S = 20.0
 
 
-class Broken:
-    """A model whose server answers nothing."""
+class Refusing:
+    """A model whose server answers every request with the same trouble."""
 
     endpoint = SimpleNamespace(host="elsewhere:1")
 
+    def __init__(self, trouble: TroubleError | None) -> None:
+        self._trouble = trouble
+
     async def read(self, _stream: Stream) -> AsyncIterator[list[int]]:
-        raise TroubleError("it answers 503")
+        if self._trouble is not None:
+            raise self._trouble
         yield []
 
 
@@ -31,7 +35,7 @@ def test_measuring_a_server_that_gives_nothing_ends_when_the_breaker_opens(monke
     monkeypatch.setattr(remote, "PAUSE_S", 0.0)
 
     async def play() -> None:
-        order, model, channel = SimpleNamespace(context=64), Broken(), None
+        order, model, channel = SimpleNamespace(context=64), Refusing(TroubleError("it answers 503")), None
         engine = remote.RemoteEngine(order, model, channel)  # type: ignore[arg-type]
         engine.begin(m.Begin(0, 0, (1, 2, 3), 3, m.Sampling()))
         async with asyncio.timeout(FAST_S):
@@ -41,19 +45,13 @@ def test_measuring_a_server_that_gives_nothing_ends_when_the_breaker_opens(monke
     asyncio.run(play())
 
 
-class Busy(Broken):
-    """A model whose server is well and has no room."""
-
-    async def read(self, _stream: Stream) -> AsyncIterator[list[int]]:
-        raise TroubleError("it answers 429", busy=True)
-        yield []
-
-
 def test_a_busy_server_fails_a_request_and_opens_no_breaker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "PAUSE_S", 0.0)
 
     async def play() -> None:
-        engine = remote.RemoteEngine(SimpleNamespace(context=64), Busy(), None)  # type: ignore[arg-type]
+        engine = remote.RemoteEngine(
+            SimpleNamespace(context=64), Refusing(TroubleError("it answers 429", busy=True)), None
+        )  # type: ignore[arg-type]
         for row in range(2 * remote.BREAKER_TROUBLES):
             stream = engine.begin(m.Begin(row, 0, (1, 2, 3), 3, m.Sampling()))
             assert stream.task is not None
