@@ -49,9 +49,8 @@ def test_a_busy_server_fails_a_request_and_opens_no_breaker(monkeypatch: pytest.
     monkeypatch.setattr(remote, "PAUSE_S", 0.0)
 
     async def play() -> None:
-        engine = remote.RemoteEngine(
-            SimpleNamespace(context=64), Refusing(TroubleError("it answers 429", busy=True)), None
-        )  # type: ignore[arg-type]
+        order, model, channel = SimpleNamespace(context=64), Refusing(TroubleError("it answers 429", busy=True)), None
+        engine = remote.RemoteEngine(order, model, channel)  # type: ignore[arg-type]
         for row in range(2 * remote.BREAKER_TROUBLES):
             stream = engine.begin(m.Begin(row, 0, (1, 2, 3), 3, m.Sampling()))
             assert stream.task is not None
