@@ -26,7 +26,7 @@ import numpy as np
 import psutil
 
 from benchmarks.language_bench import BATCH, GenAi, shared
-from benchmarks.language_runs import CHAT, watch
+from benchmarks.language_runs import CHAT, processor_s, watch
 from loadslice.app.output import say
 from loadslice.backends.language.gguf import cache_folder, converted, sha256_of
 from loadslice.backends.language.words import Words
@@ -66,13 +66,7 @@ class Server(NamedTuple):
 
     def cpu_s(self) -> float:
         """Processor time of its process and all that it started."""
-        whole = psutil.Process(self.pid)
-        total = 0.0
-        for process in (whole, *whole.children(recursive=True)):
-            with contextlib.suppress(psutil.Error):
-                used = process.cpu_times()
-                total += used.user + used.system
-        return total
+        return processor_s(self.pid)
 
 
 class Round(NamedTuple):

@@ -112,10 +112,10 @@ class Machine(NamedTuple):
 
 def watch() -> Callable[[], Machine]:
     """Begin to watch; call the answer to end. Ours: this process and all that it started."""
-    began, busy, ours = time.perf_counter(), _busy_s(), _ours_s()
+    began, busy, ours = time.perf_counter(), _busy_s(), processor_s()
 
     def end() -> Machine:
-        wall_s, busy_s, ours_s = time.perf_counter() - began, _busy_s() - busy, _ours_s() - ours
+        wall_s, busy_s, ours_s = time.perf_counter() - began, _busy_s() - busy, processor_s() - ours
         return Machine(wall_s, ours_s, max(0.0, busy_s - ours_s))
 
     return end
@@ -126,10 +126,11 @@ def _busy_s() -> float:
     return float(times.user + times.system + times.nice)
 
 
-def _ours_s() -> float:
-    own = psutil.Process()
+def processor_s(pid: int | None = None) -> float:
+    """Processor time of a process and all that it started; ``None``: this one."""
+    whole = psutil.Process(pid)
     total = 0.0
-    for process in (own, *own.children(recursive=True)):
+    for process in (whole, *whole.children(recursive=True)):
         with contextlib.suppress(psutil.Error):
             used = process.cpu_times()
             total += used.user + used.system
