@@ -5,6 +5,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from typing import Self
 
@@ -357,6 +358,17 @@ def test_a_hostile_peer_is_told_what_it_did_and_others_are_served(both, channel,
         threading.Thread(target=_send_all, args=(raw, data)).start()
         assert peer.goaway() == code
     np.testing.assert_array_equal(answer(channel.unary_unary(INFER)(request()))[0], -2 * ROWS)
+
+
+def test_a_peer_that_reads_late_still_learns_what_it_did(both) -> None:
+    with Peer(both) as peer:
+        peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        sender = threading.Thread(target=_send_all, args=(peer.socket, h2.frame(h2.PING, 0, 0, b"12345678") * 40_000))
+        sender.start()
+        time.sleep(0.5)  # more than our answers fill the window by now, and more than it took lies unread there
+        assert peer.goaway() == h2.ENHANCE_YOUR_CALM
+        sender.join(10)
+        assert not sender.is_alive()
 
 
 def _send_all(raw: socket.socket, data: bytes) -> None:

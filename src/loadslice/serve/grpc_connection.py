@@ -28,6 +28,9 @@ CREDIT_PER_CALL = 50
 RESET_COST = 20
 
 PREFACE_TIMEOUT_S = 10.0
+LINGER_S = 2.0
+"""How long what a peer still sends after its fault is read and thrown away, so that it gets to read what the fault was:
+closing over unread bytes makes a reset, which overtakes the words."""
 REFILL_BYTES = 1 << 20
 """The connection's own window is refilled in steps of this; calls are bounded by what they hold, not by it."""
 
@@ -66,6 +69,8 @@ class GrpcConnection(asyncio.Protocol):
         self._credit = CREDIT_MAX
         self._consumed = 0
         self._leaving = False
+        self._lingering = False
+        """It has been told its fault: nothing it sends is looked at, and nothing more is written."""
         self._waiting: list[Call] = []
         """Calls whose answer waits for the peer's window, or for the transport."""
 
@@ -113,6 +118,8 @@ class GrpcConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what arrived, frame by frame."""
         self.last_heard_s = asyncio.get_running_loop().time()
+        if self._lingering:
+            return
         buffer = self._buffer
         buffer += data
         if len(buffer) < self._wanted:
@@ -339,7 +346,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes; after the end of the connection they go nowhere."""
-        if self.transport is not None:
+        if self.transport is not None and not self._lingering:
             self.transport.write(data)
 
     def wait_for_room(self, call: Call) -> None:
@@ -377,16 +384,29 @@ class GrpcConnection(asyncio.Protocol):
         if not self._leaving:
             self._leaving = True
             self.write(h2.goaway(self._last_stream, code, text))
-        if code != h2.NO_ERROR and self.transport is not None:
-            self.transport.close()
-            for call in list(self.open.values()):
-                call.cancel()
-            self.open.clear()
+        if code != h2.NO_ERROR and not self._lingering:
+            self._linger()
         self._close_if_done()
 
-    def _close_if_done(self) -> None:
-        if self._leaving and not self.open and self.transport is not None:
+    def _linger(self) -> None:
+        for call in list(self.open.values()):
+            call.cancel()
+        self.open.clear()
+        self._waiting.clear()
+        self._buffer.clear()
+        if self.transport is None or not self.transport.can_write_eof():  # TLS closes both sides at once
+            return
+        self._lingering = True
+        self.transport.write_eof()
+        asyncio.get_running_loop().call_later(LINGER_S, self._close)
+
+    def _close(self) -> None:
+        if self.transport is not None:
             self.transport.close()
+
+    def _close_if_done(self) -> None:
+        if self._leaving and not self.open and not self._lingering:
+            self._close()
 
     def sweep(self, now_s: float, reply_timeout_s: float, idle_timeout_s: float) -> None:
         """Cut off a peer that does not greet, does not read its answers, or is only there.
