@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from loadslice.spec import frames
 from loadslice.spec.errors import InputError
 from loadslice.spec.trace import META_KEYS
 from loadslice.workload import trace
@@ -40,8 +41,9 @@ def _parts(path: Path, meta: dict[str, Any]) -> Iterator[pl.DataFrame]:
         if not block.data.strip():
             continue
         try:
-            frame = pl.read_ndjson(io.BytesIO(block.data), infer_schema_length=None)
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+            with frames.guarded():
+                frame = pl.read_ndjson(io.BytesIO(block.data), infer_schema_length=None)
+        except frames.TableError as error:
             decoder = msgspec.json.Decoder(dict[str, Any])
             raise InputError(f"{path}: {json_lines.fault(block, decoder, error)}.") from error
         yield _typed(path, block, frame)
@@ -62,8 +64,10 @@ def _typed(path: Path, block: source.Block, frame: pl.DataFrame) -> pl.DataFrame
 def _refuse_alone(row: dict[str, Any], place: str) -> None:
     for name, value in row.items():
         try:
-            trace.typed(pl.DataFrame({name: pl.Series([value])}), place)
-        except (TypeError, OverflowError, pl.exceptions.PolarsError) as error:
+            with frames.guarded():
+                alone = pl.DataFrame({name: pl.Series([value])})
+            trace.typed(alone, place)
+        except (TypeError, OverflowError, frames.TableError) as error:
             raise InputError(f"{place}: {name}: {str(value)[:60]!r} is no value of a trace.") from error
 
 
