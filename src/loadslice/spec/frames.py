@@ -54,7 +54,7 @@ def read_parquet(paths: Sequence[Path], how: Literal["vertical", "diagonal"] = "
         return pl.concat([pl.read_parquet(path, glob=False) for path in paths], how=how)
 
 
-def join_parquet(parts: Sequence[Path], columns: Mapping[str, pl.DataType], target: Path) -> int:
+def join_parquet(parts: list[Path], columns: Mapping[str, pl.DataType], target: Path) -> int:
     """Join files that this process wrote, in order and streaming: a long run needs no more memory than a short one.
 
     Args:
