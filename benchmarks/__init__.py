@@ -15,7 +15,19 @@ from typing import Any
 SUFFIX = "_bench"
 
 ONCE = frozenset(
-    {"fidelity", "language", "language_fidelity", "language_peers", "ocr_service", "peers", "serve", "soak"}
+    {
+        "console",
+        "decay",
+        "fidelity",
+        "knee",
+        "language",
+        "language_fidelity",
+        "language_peers",
+        "ocr_service",
+        "peers",
+        "serve",
+        "soak",
+    }
 )
 """Benchmarks that repeat what has to be repeated themselves; they are run once."""
 

@@ -188,6 +188,10 @@ def _settled(
     if names is not None:
         frame = frame.with_columns(input=pl.Series(names))
     prepared = simulate.prepare(frame, pipeline, latency, seed=seed)
+    # Requests that keep the cores busy are in nobody's front: of N clients only what those leave can crowd them.
+    service = prepared.service
+    beside = service.background * max(0.0, 1 - service.cores / clients)
+    prepared = prepared._replace(service=service._replace(background=beside))
     arrival_ns = prepared.traffic.arrival_ns.copy()
     arrival_ns[:clients] = 0
     for _ in range(requests // clients + 2):
