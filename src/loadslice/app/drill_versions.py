@@ -32,6 +32,8 @@ SCALE = 1.5
 TOLERANCE = 0.05
 WATCH_S = 8.0
 CAUGHT_S_MAX = 60.0
+LOOK_S = 0.2
+"""Between two questions of how the rollout stands, which takes the server about a millisecond."""
 FILE_BYTES_MAX = 256 * 1024 * 1024
 
 Alter = Callable[[Path], None]
@@ -169,7 +171,9 @@ def bad_canary(field: Field) -> DrillResult:
         weight = float(desk.ask("GET", "/admin/rollout")["weight"])
         # One client, so that engines are idle often enough for the old version's requests to be asked again.
         with desk.traffic(1) as heards:
-            caught_s = wait_for(lambda: desk.ask("GET", "/admin/rollout")["state"] != "running", CAUGHT_S_MAX)
+            caught_s = wait_for(
+                lambda: desk.ask("GET", "/admin/rollout")["state"] != "running", CAUGHT_S_MAX, every_s=LOOK_S
+            )
         status = desk.ask("GET", "/admin/rollout")
         share = sum(heard.status == 200 for heard in heards) / max(1, len(heards))
         held = status["state"] == "rolled_back" and weight == steps[0]
