@@ -9,6 +9,7 @@ import numpy.typing as npt
 from loadslice.evaluate.layers.lone import Lone
 from loadslice.evaluate.wire import Heard, StageTime
 from loadslice.policy.estimate import typical_ms
+from loadslice.sim.crowding import shared_threads
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import Pipeline, Stage
 from loadslice.spec.twin import dilation, twins
@@ -69,9 +70,10 @@ def _handover_ms(time: StageTime, heard: Heard, windows: dict[tuple[str, str], f
 
 
 def _threads_s(time: StageTime, heard: Heard, pipeline: Pipeline) -> float:
-    """Processor time of one stage of one request: each of its engine's threads is taken to be busy."""
-    engine = pipeline.engines.get(_engine(time, heard))
-    return (time.copy_ms + time.compute_ms) / 1000 * (engine.threads if engine is not None else 1)
+    """Processor time of one stage of one request, as `study_rehearsal.in_engines_s` counts it."""
+    engine = _engine(time, heard)
+    threads = shared_threads(pipeline, engine) if engine in pipeline.engines else 1
+    return (time.copy_ms + time.compute_ms) / 1000 * threads
 
 
 def _engine(time: StageTime, heard: Heard) -> str:
