@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from loadslice.backends.isolated.arena import OUTPUTS
 from loadslice.policy import columns as c
 from loadslice.serve.limits import Limits
 from loadslice.serve.server import Server
 from loadslice.sim.check import check as check_journal
 from loadslice.spec import journal
+from loadslice.spec.outcome import Outcome
 from loadslice.spec.pipeline import Engine, Pipeline, check
 
 pytestmark = pytest.mark.live
@@ -272,5 +275,38 @@ def test_copies_through_shared_memory_count_as_copying_and_not_as_computing(
                 assert reply.status == 200
                 timing = reply.headers["x-loadslice-timing"]
             assert "copy" in timing
+
+    asyncio.run(run())
+
+
+def test_a_client_that_reads_slowly_holds_no_memory_of_the_engine_process_and_gets_its_whole_reply(
+    alone: Pipeline, folder: Path, serving: Any, until: Any
+) -> None:
+    rows = 490_000  # as much as is lent, and more than the system takes from a client that does not read
+    body = np.arange(4 * rows, dtype=np.float32).tobytes()
+    given = {"name": "x", "datatype": "FP32", "shape": [rows, 4], "parameters": {"binary_data_size": len(body)}}
+    document = json.dumps({"inputs": [given], "parameters": {"binary_data_output": True}}).encode()
+    head = (
+        f"POST /v2/models/two/infer HTTP/1.1\r\nHost: h\r\nContent-Length: {len(document) + len(body)}\r\n"
+        f"Inference-Header-Content-Length: {len(document)}\r\nConnection: close\r\n\r\n"
+    )
+
+    async def run() -> None:
+        async with serving(alone, folder) as (server, _):
+            arenas = [line.arena for line in server.generation.engines.processes[NPU]._lines]
+            address = server.url.removeprefix("http://").split(":")
+            loop = asyncio.get_running_loop()
+            with socket.socket() as slow:
+                slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                slow.setblocking(False)
+                await loop.sock_connect(slow, (address[0], int(address[1])))
+                await loop.sock_sendall(slow, head.encode() + document + body)
+                await until(lambda: server.outcomes[Outcome.COMPLETED] == 1)
+                await until(lambda: all(len(arena.free()) == len(OUTPUTS) for arena in arenas))
+                assert server._front.bodies.held_bytes > len(body), "the reply is not with the client yet"
+                got = bytearray()
+                while part := await loop.sock_recv(slow, 1 << 20):
+                    got += part
+            assert bytes(got[-len(body) :]) == (2 * np.frombuffer(body, np.float32)).tobytes()
 
     asyncio.run(run())

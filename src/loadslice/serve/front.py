@@ -229,6 +229,11 @@ class Front:
         if self.service is not None:
             self.service.metrics.refused_at_front(refusal.status)
 
+    def copied(self, connection: Connection) -> None:
+        """See `Handler.copied`."""
+        if isinstance(connection.job, _Inference):
+            connection.job.request.work = None
+
     def sent(self, connection: Connection) -> None:
         """See `Handler.sent`."""
         self._leave(connection)

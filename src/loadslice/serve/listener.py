@@ -134,7 +134,7 @@ class Listener:
             raise
 
     def _rest(self, error: OSError) -> None:
-        """Try again a little later, whatever it is: a server that has stopped accepting looks well and serves nobody."""
+        """Try again a little later, whatever it is: a server that does not accept any more looks well from inside."""
         if not self._is_short:
             self._is_short = True
             log.error("no connection can be accepted now: %s", reason(error))

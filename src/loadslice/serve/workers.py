@@ -114,6 +114,7 @@ class Worker(threading.Thread):
             except RuntimeError:
                 log.debug("worker %s: the loop has closed", self.name)
                 return
+            del job  # and with it all tensors of a batch, which would stay until the next one comes
 
     def _run_batch(self, batch: Batch) -> None:
         batch.started_ns = self._clock.now_ns()
