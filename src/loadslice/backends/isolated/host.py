@@ -347,6 +347,10 @@ class EngineProcess:
         line.starts = self.starts
         return line.arena.room(infos, shapes)
 
+    def lends(self, slot: int) -> bool:
+        """Whether a slot's next outputs may stay where they come; otherwise they are copied, for all else is in use."""
+        return len(self._lines[slot].arena.free()) > 1
+
     def _is_open_to_caller(self) -> bool:
         return self.ready.is_set() or self._starter == threading.get_ident()
 
