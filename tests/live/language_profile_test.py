@@ -82,7 +82,7 @@ def test_what_is_measured_can_be_served_with_and_simulated_with(tmp_path: Path) 
     assert [one.status for one in heard] == [200] * len(asks)
     assert all(len(one.gaps_ms) == ask.tokens - 1 for one, ask in zip(heard, asks, strict=True))
     # Inside is never longer than what the client saw, request by request.
-    for one, inside in zip(heard, first_times_ms(journal), strict=True):
+    for one, inside in zip(heard, first_times_ms(journal.requests.sort("tag")), strict=True):
         assert one.first_ms is not None
         assert inside <= one.first_ms + 1
     steps = served_steps(journal)

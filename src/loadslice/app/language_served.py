@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from loadslice.evaluate.language_client import Ask, Heard, send_apart
@@ -34,6 +35,7 @@ LENGTHS = (24, 400)
 """Tokens of prompts and answers of that load."""
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 class ServedStep(msgspec.Struct, frozen=True):
@@ -99,20 +101,34 @@ def _held(state: State, engine: int, now_ns: int) -> ServedStep:
 def held_by(steps: Sequence[ServedStep], profile: LanguageProfile, names: Sequence[str]) -> dict[str, list[Held]]:
     """Single steps by engine, with how much longer those that computed meanwhile should have made them."""
     held: dict[str, list[Held]] = {name: [] for name in names}
-    for step in steps:
-        company = 1.0
-        for other, longer in profile.beside.get(names[step.engine], {}).items():
-            shared = sum(
-                max(0, min(step.ended_ns, one.ended_ns) - max(step.began_ns, one.began_ns))
-                for one in steps
-                if names[one.engine] == other
-            )
-            company *= 1 + longer * min(1.0, shared / max(1, step.ended_ns - step.began_ns))
-        took_ms = (step.ended_ns - step.began_ns) / 1e6
-        held[names[step.engine]].append(
-            Held(step.prompt_tokens, step.rows, step.pairs, step.prompt_pairs, company, took_ms)
-        )
+    spans = {
+        name: np.array([(one.began_ns, one.ended_ns) for one in steps if names[one.engine] == name]).reshape(-1, 2)
+        for name in names
+    }
+    for index, name in enumerate(names):
+        mine = [one for one in steps if one.engine == index]
+        took_ns = np.maximum(1, spans[name][:, 1] - spans[name][:, 0])
+        company = np.ones(len(mine))
+        for other, longer in profile.beside.get(name, {}).items():
+            if other in spans:
+                company *= 1 + longer * shared_ns(spans[name], spans[other]) / took_ns
+        held[name] = [
+            Held(one.prompt_tokens, one.rows, one.pairs, one.prompt_pairs, float(times), float(took) / 1e6)
+            for one, times, took in zip(mine, company, took_ns, strict=True)
+        ]
     return held
+
+
+def shared_ns(spans: Ints, others: Ints) -> Floats:
+    """For how long each span runs beside others that do not overlap: [N, 2] and [M, 2] of when they began and ended."""
+    if not len(others):
+        return np.zeros(len(spans))
+    ordered = others[np.argsort(others[:, 0])]
+    before = np.concatenate(([0], np.cumsum(ordered[:, 1] - ordered[:, 0])))
+    busy = np.column_stack((before[:-1], before[1:])).reshape(-1)
+    knots = ordered.reshape(-1)
+    until: Floats = np.interp(spans, knots, busy)
+    return until[:, 1] - until[:, 0]
 
 
 def parts_of(steps: Sequence[ServedStep], profile: LanguageProfile, names: Sequence[str]) -> dict[str, list[float]]:
@@ -158,25 +174,40 @@ def under_load(
     """Serve a load on this machine and put what it says into a profile."""
     asks = load_for(profile, language, seconds=seconds, seed=seed)
     journal, heard = serve(profile, language, model, asks)
-    names = list(language.engines)
+    return as_seen(profile, served_steps(journal), journal.requests.sort("tag"), heard, asks[-1].at_s)
+
+
+def as_seen(
+    profile: LanguageProfile,
+    steps: Sequence[ServedStep],
+    requests: pl.DataFrame,
+    heard: Sequence[Heard],
+    seconds: float,
+) -> LanguageProfile:
+    """A profile whose steps take what they took in a server.
+
+    Args:
+        profile: Of each engine alone.
+        steps: Served.
+        requests: Of the journal, in order of arrival.
+        heard: What the client heard of each.
+        seconds: For which the load was served.
+    """
     engines = dict(profile.engines)
-    for name, held in held_by(served_steps(journal), profile, names).items():
+    for name, held in held_by(steps, profile, list(engines)).items():
         cost, noise = as_served(engines[name].cost, engines[name].shape, held)
         engines[name] = msgspec.structs.replace(engines[name], cost=cost, noise=noise or engines[name].noise)
-    inside = first_times_ms(journal)
-    outside = [one.first_ms for one in heard if one.first_ms is not None]
-    way_ms = float(np.median(outside) - np.median(inside)) if len(inside) and outside else 0.0
-    return msgspec.structs.replace(
-        profile,
-        engines=engines,
-        serving=ServingTime(request_ms=max(0.0, way_ms), seconds=asks[-1].at_s, requests=len(asks)),
-    )
+    outside_ms = np.array([np.nan if one.first_ms is None else one.first_ms for one in heard])
+    ways_ms = outside_ms - first_times_ms(requests)
+    way_ms = max(0.0, float(np.nanmedian(ways_ms))) if np.isfinite(ways_ms).any() else 0.0
+    serving = ServingTime(request_ms=way_ms, seconds=seconds, requests=len(heard))
+    return msgspec.structs.replace(profile, engines=engines, serving=serving)
 
 
-def first_times_ms(journal: LanguageJournal) -> Floats:
-    """Arrival to first token as the desk saw it, of all requests that had one, in order of arrival."""
-    times = journal.requests.drop_nulls("first_ns").sort("tag")
-    return (times["first_ns"] - times["arrival_ns"]).to_numpy() / 1e6
+def first_times_ms(requests: pl.DataFrame) -> Floats:
+    """Arrival to first token as the desk saw it, of each request of a journal; NaN: it had none."""
+    times = (requests["first_ns"] - requests["arrival_ns"]).cast(pl.Float64)
+    return times.fill_null(np.nan).to_numpy() / 1e6
 
 
 def serve(
