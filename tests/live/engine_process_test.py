@@ -4,18 +4,22 @@ import asyncio
 import json
 import logging
 import os
+import select
 import signal
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
 import numpy as np
 import pytest
 
 from loadslice.backends.isolated.arena import OUTPUTS
 from loadslice.policy import columns as c
+from loadslice.policy import invariants
 from loadslice.serve.limits import Limits
 from loadslice.serve.server import Server
 from loadslice.sim.check import check as check_journal
@@ -41,6 +45,7 @@ retry: {budget: 0.5, reserve: 100}
 DRIVER = """
 # Stands for a driver with faults: loaded into the engine's process with its runtime.
 import os
+import select
 import types
 import numpy
 import onnxruntime
@@ -310,3 +315,29 @@ def test_a_client_that_reads_slowly_holds_no_memory_of_the_engine_process_and_ge
             assert bytes(got[-len(body) :]) == (2 * np.frombuffer(body, np.float32)).tobytes()
 
     asyncio.run(run())
+
+
+def test_a_server_that_stops_ends_a_process_that_hangs_with_a_batch_inside_and_leaves_nothing(
+    alone: Pipeline, folder: Path, until: Any
+) -> None:
+    ours = Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children")
+
+    async def run() -> None:
+        server = Server(alone, folder, port=0, drain_s=0.0, limits=Limits(round_trip_timeout_s=3600))
+        await server.start()
+        pid = npu(server)["pid"]
+        watched = os.pidfd_open(pid)
+        os.kill(pid, signal.SIGSTOP)
+        async with aiohttp.ClientSession(server.url) as client:
+            waiting = asyncio.ensure_future(send(client, 1.0))
+            await until(lambda: npu(server)["running"] == 1)
+            stopping = asyncio.ensure_future(server.stop())
+            assert (await waiting)[0] == 503
+            await stopping
+        assert select.select([watched], [], [], 20)[0]
+        os.close(watched)
+        invariants.check_idle(server.state)
+        assert not server._ports
+
+    asyncio.run(run())
+    assert ours.read_text() == ""

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from loadslice.backends.base import EngineError
-from loadslice.backends.isolated.host import EngineProcess
+from loadslice.backends.isolated.host import LOAD_TIMEOUT_S, EngineProcess
 from loadslice.serve.engines import Engines
 from loadslice.serve.limits import Limits
 from loadslice.serve.quarantine import HOLD_S
@@ -30,9 +30,6 @@ DELAY_S_MAX = 30.0
 
 WELL_S = 30.0
 """A process that has been up this long starts the doubling anew."""
-
-START_S_MAX = 300.0
-"""Longest time that loading and warming up may take; compilers of accelerators are slow."""
 
 
 @dataclass(slots=True, eq=False)
@@ -154,7 +151,7 @@ class ProcessWatch:
     def _start(self, care: _Care) -> None:
         assert self._starters is not None
         started = self._loop.run_in_executor(self._starters, self._start_and_warm, care)
-        care.timer = self._loop.call_later(START_S_MAX, care.process.kill)
+        care.timer = self._loop.call_later(LOAD_TIMEOUT_S, care.process.kill)
         started.add_done_callback(lambda done: self._started(care, done))
 
     def _start_and_warm(self, care: _Care) -> None:
