@@ -14,7 +14,7 @@ import numpy as np
 from loadslice.evaluate import infer
 from loadslice.spec.arrays import read_npz
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import read_bytes, reason, sha256_file
+from loadslice.spec.files import opened, read_bytes, reason, sha256_file
 from loadslice.spec.work import Tensor
 
 LINE_BYTES_MAX = 64 * 1024 * 1024
@@ -114,7 +114,7 @@ def _folder_fingerprint(files: list[Path]) -> str:
 
 def _line_count(path: Path) -> int:
     try:
-        with path.open("rb") as stream:
+        with opened(path) as stream:
             return sum(1 for line in _lines(stream) if line is None or line.strip())
     except OSError as error:
         raise InputError(f"{path}: cannot be read, {reason(error)}.") from error
@@ -133,7 +133,7 @@ def _lines(stream: Any) -> Iterator[bytes | None]:
 
 def _line_rows(path: Path) -> Iterator[Row | BadRow]:
     number = 0
-    with path.open("rb") as stream:
+    with opened(path) as stream:
         for index, line in enumerate(_lines(stream), 1):
             place = f"line {index}"
             if line is None:
@@ -192,6 +192,7 @@ def _file_tensors(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".npz":
         return _arrays(path)
     with _readable(path):
+        opened(path).close()
         array = np.load(path, allow_pickle=False, mmap_mode="r")
         if array.nbytes > FILE_BYTES_MAX:
             raise InputError(f"{path.name}: {array.nbytes} bytes are more than the {FILE_BYTES_MAX} of one row.")

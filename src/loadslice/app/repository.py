@@ -19,7 +19,7 @@ from loadslice.serve.warm import FREE_SIDES, warm_models
 from loadslice.spec import pipeline as pipelines
 from loadslice.spec import repository
 from loadslice.spec.errors import InputError, OutputError
-from loadslice.spec.files import encode_json, reason, resolve_model, sha256_file, stamp, write_bytes
+from loadslice.spec.files import encode_json, opened, reason, resolve_model, sha256_file, stamp, write_bytes
 from loadslice.spec.functions import call_function
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.pipeline import Pipeline, Stage
@@ -208,7 +208,7 @@ def check_safetensors(path: Path) -> None:
     """
     try:
         size = path.stat().st_size
-        with path.open("rb") as stream:
+        with opened(path) as stream:
             length = int.from_bytes(stream.read(8), "little")
             if not 2 <= length <= min(SAFETENSORS_HEAD_BYTES_MAX, size - 8):
                 raise InputError(f"{path}: not a safetensors file (its head would be {length} bytes).")

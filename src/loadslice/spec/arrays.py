@@ -7,9 +7,12 @@ any memory.
 import io
 import zipfile
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
+
+from loadslice.spec.files import opened
 
 ARRAYS_MAX = 100_000
 UNPACKED_BYTES_MAX = 4 << 30
@@ -31,13 +34,15 @@ def read_npz(source: Path | bytes, *, unpacked_bytes_max: int = UNPACKED_BYTES_M
         ValueError: It is no such file, damaged, or too large.
     """
     try:
-        with zipfile.ZipFile(_opened(source)) as packed:
-            infos = packed.infolist()
-            unpacked_bytes = sum(info.file_size for info in infos)
-        if len(infos) > ARRAYS_MAX or unpacked_bytes > unpacked_bytes_max:
-            raise ValueError(f"unpacks to {unpacked_bytes} bytes, more than the {unpacked_bytes_max} allowed here")
-        with np.load(_opened(source), allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+        with _stream(source) as stream:
+            with zipfile.ZipFile(stream) as packed:
+                infos = packed.infolist()
+                unpacked_bytes = sum(info.file_size for info in infos)
+            if len(infos) > ARRAYS_MAX or unpacked_bytes > unpacked_bytes_max:
+                raise ValueError(f"unpacks to {unpacked_bytes} bytes, more than the {unpacked_bytes_max} allowed here")
+            stream.seek(0)
+            with np.load(stream, allow_pickle=False) as arrays:
+                return {name: arrays[name] for name in arrays.files}
     except OSError:
         raise
     except Exception as error:
@@ -45,5 +50,5 @@ def read_npz(source: Path | bytes, *, unpacked_bytes_max: int = UNPACKED_BYTES_M
         raise ValueError(said or type(error).__name__) from error
 
 
-def _opened(source: Path | bytes) -> Path | io.BytesIO:
-    return io.BytesIO(source) if isinstance(source, bytes) else source
+def _stream(source: Path | bytes) -> BinaryIO:
+    return io.BytesIO(source) if isinstance(source, bytes) else opened(source)

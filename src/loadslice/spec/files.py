@@ -6,11 +6,12 @@ import hashlib
 import os
 import platform
 import re
+import stat
 import tempfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 import yaml
@@ -37,6 +38,19 @@ def reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
+def opened(path: Path) -> BinaryIO:
+    """Open a file to be read. Pipes may never end, or never begin, and what was read cannot be hashed afterwards.
+
+    Raises:
+        OSError: It is not there, may not be read, or is no regular file.
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise OSError(errno.EINVAL, f"it is {what}, not a file")
+    return path.open("rb")
+
+
 def read_bytes(path: Path, *, max_bytes: int = TEXT_BYTES_MAX) -> bytes:
     """Read a whole small file.
 
@@ -44,10 +58,14 @@ def read_bytes(path: Path, *, max_bytes: int = TEXT_BYTES_MAX) -> bytes:
         InputError: The file is absent, unreadable or larger than ``max_bytes``.
     """
     try:
-        size = path.stat().st_size
-        if size > max_bytes:
-            raise InputError(f"{path}: {size} bytes is more than the {max_bytes} allowed here.")
-        return path.read_bytes()
+        with opened(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size > max_bytes:
+                raise InputError(f"{path}: {size} bytes is more than the {max_bytes} allowed here.")
+            data = stream.read(max_bytes + 1)  # one that grows meanwhile, or that /proc makes up, has no true size
+        if len(data) > max_bytes:
+            raise InputError(f"{path}: more than the {max_bytes} bytes allowed here.")
+        return data
     except OSError as error:
         raise InputError(f"{path}: cannot be read, {reason(error)}.") from error
 
@@ -247,7 +265,7 @@ def sha256_file(path: Path) -> str:
     """SHA-256 of a file's bytes, as hexadecimal."""
     digest = hashlib.sha256()
     try:
-        with path.open("rb") as stream:
+        with opened(path) as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
     except OSError as error:

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import msgspec
@@ -5,7 +6,9 @@ import numpy as np
 import pytest
 
 from loadslice.spec import files
+from loadslice.spec.arrays import read_npz
 from loadslice.spec.errors import InputError
+from loadslice.spec.language import is_language_file
 
 
 def write_half(path: Path) -> None:
@@ -106,3 +109,25 @@ def test_a_wrong_key_deep_inside_is_named_with_every_name_above_it(tmp_path: Pat
 def test_a_key_that_yaml_takes_for_a_truth_value_stays_a_word(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("{on: 1, yes: 2}")
     assert files.decode_yaml(tmp_path / "a.yaml", dict[str, int]) == {"on": 1, "yes": 2}
+
+
+@pytest.mark.parametrize("read", [files.read_bytes, files.sha256_file, lambda path: read_npz(path), is_language_file])
+def test_a_pipe_that_nobody_writes_to_and_a_device_without_an_end_are_not_waited_for(tmp_path: Path, read) -> None:
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero")):
+        if read is is_language_file:
+            assert not read(path)
+            continue
+        with pytest.raises((InputError, OSError), match="pipe or a device, not a file"):
+            read(path)
+
+
+def test_a_folder_in_the_place_of_a_file_is_said_to_be_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read, it is a folder, not a file"):
+        files.read_bytes(tmp_path)
+
+
+def test_a_file_that_says_it_is_empty_and_is_not_is_read_as_far_as_is_allowed() -> None:
+    with pytest.raises(InputError, match="more than the 10 bytes allowed here"):
+        files.read_bytes(Path("/proc/cpuinfo"), max_bytes=10)
