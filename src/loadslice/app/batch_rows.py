@@ -14,7 +14,7 @@ import numpy as np
 from loadslice.evaluate import infer
 from loadslice.spec.arrays import read_npz
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import opened, read_bytes, reason, sha256_file
+from loadslice.spec.files import opened, read_bytes, reason, resolved, sha256_file
 from loadslice.spec.work import Tensor
 
 LINE_BYTES_MAX = 64 * 1024 * 1024
@@ -170,9 +170,9 @@ def _file_row(
 ) -> Row | BadRow:
     """A file as a request: arrays as tensors, anything else as it is."""
     try:
-        path = (folder / relative).resolve()
+        path = resolved(folder / relative)
         # A job file may come from somebody else: it cannot make this machine send files that lie elsewhere.
-        if not path.is_relative_to(folder.resolve()):
+        if not path.is_relative_to(resolved(folder)):
             return BadRow(number, place, f"file '{relative[:128]}' is outside the folder of the inputs")
         if path.suffix in TENSOR_SUFFIXES:
             body, headers = infer.encode(place, _file_tensors(path))

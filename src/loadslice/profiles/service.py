@@ -24,7 +24,7 @@ from loadslice.profiles.chain import Step, close, walk
 from loadslice.profiles.service_pipeline import Tuned
 from loadslice.profiles.service_stage import WORTH, Option, Subject
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import resolve_model, stamp
+from loadslice.spec.files import resolve_model, resolved, stamp
 from loadslice.spec.pipeline import Pipeline, Stage
 from loadslice.spec.service import SCHEMA, Rate, Service, Trial
 from loadslice.spec.work import Sample, Work
@@ -144,7 +144,7 @@ def _squeeze(order: Order, out: Path) -> tuple[Service, dict[str, Any]]:
             untuned, best, wall, cpu, mark = _rates(order, source, tuned, judge)
     finally:
         close(source)
-    made = service_pipeline.document(order.document, tuned, files, best[0], order.path.resolve().parent)
+    made = service_pipeline.document(order.document, tuned, files, best[0], resolved(order.path).parent)
     record = Service(
         pipeline=str(order.path), metric=judge.name, floor=floor, source_metric=own, tuned_metric=mark,
         judged_inputs=len(judge.samples), stages=[

@@ -51,6 +51,11 @@ def opened(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
+def resolved(path: Path) -> Path:
+    """The path without links; one that leads to itself stays, and who opens it is told by the system."""
+    return Path(os.path.realpath(path))
+
+
 def read_bytes(path: Path, *, max_bytes: int = TEXT_BYTES_MAX) -> bytes:
     """Read a whole small file.
 
@@ -341,7 +346,7 @@ def resolve_model(reference: str, folder: Path) -> Path:
         InputError: No such file or package, or a path that leaves the package.
     """
     if not reference.startswith("package:"):
-        path = (folder / reference).resolve()
+        path = resolved(folder / reference)
     else:
         path = _package_file(reference.removeprefix("package:"), reference)
     if not path.is_file():
@@ -361,8 +366,8 @@ def _package_file(inside: str, reference: str) -> Path:
         raise InputError(
             f"model '{reference}': package '{package}' is not installed. Run `pip install {package.replace('_', '-')}`."
         )
-    root = Path(next(iter(found.submodule_search_locations))).resolve()
-    path = (root / relative).resolve()
+    root = resolved(Path(next(iter(found.submodule_search_locations))))
+    path = resolved(root / relative)
     if not path.is_relative_to(root):
         raise InputError(f"model '{reference}': the path leaves package '{package}'.")
     return path

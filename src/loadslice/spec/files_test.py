@@ -131,3 +131,14 @@ def test_a_folder_in_the_place_of_a_file_is_said_to_be_one(tmp_path: Path) -> No
 def test_a_file_that_says_it_is_empty_and_is_not_is_read_as_far_as_is_allowed() -> None:
     with pytest.raises(InputError, match="more than the 10 bytes allowed here"):
         files.read_bytes(Path("/proc/cpuinfo"), max_bytes=10)
+
+
+def test_a_link_that_leads_to_itself_is_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    loop = tmp_path / "loop.yaml"
+    loop.symlink_to("loop.yaml")
+    assert files.resolved(loop) == loop
+    assert files.resolved(loop / "..") == tmp_path
+    with pytest.raises(InputError, match=r"model 'loop\.yaml': no such file"):
+        files.resolve_model("loop.yaml", tmp_path)
+    with pytest.raises(InputError, match="symbolic links"):
+        files.read_bytes(loop)
