@@ -23,6 +23,7 @@ ONCE = frozenset(
         "language",
         "language_fidelity",
         "language_peers",
+        "language_router",
         "ocr_service",
         "peers",
         "serve",
