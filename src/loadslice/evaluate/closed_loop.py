@@ -19,6 +19,7 @@ import polars as pl
 from loadslice.evaluate.wire import Heard, Letter, Line
 from loadslice.sim import simulate
 from loadslice.sim.record import A_HINT_NS
+from loadslice.sim.service import Service
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome
 from loadslice.spec.pipeline import Pipeline
@@ -188,10 +189,7 @@ def _settled(
     if names is not None:
         frame = frame.with_columns(input=pl.Series(names))
     prepared = simulate.prepare(frame, pipeline, latency, seed=seed)
-    # Requests that keep the cores busy are in nobody's front: of N clients only what those leave can crowd them.
-    service = prepared.service
-    beside = service.background * max(0.0, 1 - service.cores / clients)
-    prepared = prepared._replace(service=service._replace(background=beside))
+    prepared = prepared._replace(service=_saturated(prepared.service, clients))
     arrival_ns = prepared.traffic.arrival_ns.copy()
     arrival_ns[:clients] = 0
     for _ in range(requests // clients + 2):
@@ -211,6 +209,18 @@ def _settled(
         refused=int(_refused(run).sum()),
         failed=int((~completed).sum() - _refused(run).sum()),
     )
+
+
+def _saturated(service: Service, clients: int) -> Service:
+    """The machine as a closed loop finds it.
+
+    Fronts are short and do not wait their turn beside engines that keep the cores busy all the time: they have what
+    they need, and engines share what is left. Requests that keep a core busy are in nobody's front, so that as many
+    clients as cores are not crowded by fronts at all. A rate is a mean: that neighbours share slow periods moves it
+    hardly, and would make a short run a matter of luck.
+    """
+    fronts = min(service.background, max(0.0, clients - service.cores), 0.9 * service.cores)
+    return service._replace(cores=service.cores - fronts, background=0.0, likeness=0.0)
 
 
 def _refused(run: simulate.Run) -> npt.NDArray[np.bool_]:
