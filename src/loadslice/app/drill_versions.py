@@ -88,10 +88,13 @@ def _copied(field: Field, folder: Path) -> Path:
 
 
 def _models(folder: Path) -> list[Path]:
-    """Model files of a copy; those that no emulated device runs first, for its times may be of the old model alone."""
+    """Model files of a copy, the last stage's first: what an earlier one says decides how much work the later ones have.
+
+    Those that an emulated device runs come at the end, for its times may be of the old model alone.
+    """
     pipeline = pipelines.load(folder / "pipeline.yaml")
     emulated = twins(pipeline)
-    stages = [stage for stage in pipeline.stages if stage.model is not None]
+    stages = [stage for stage in reversed(pipeline.stages) if stage.model is not None]
     stages.sort(key=lambda stage: bool(set(stage.engine_names) & set(emulated)))
     return [resolve_model(str(stage.model), folder) for stage in stages]
 
@@ -108,7 +111,7 @@ def stored_floats(model: onnx.ModelProto) -> list[onnx.TensorProto]:
 
 
 def _scaled(folder: Path) -> None:
-    """Scale the largest stored tensor of floats of the first model that has one."""
+    """Scale the largest stored tensor of floats of the last model that has one."""
     for path in _models(folder):
         model = onnx.load(path)
         if floats := stored_floats(model):
