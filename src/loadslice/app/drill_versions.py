@@ -88,7 +88,7 @@ def _copied(field: Field, folder: Path) -> Path:
 
 
 def _models(folder: Path) -> list[Path]:
-    """Model files of a copy, the last stage's first: what an earlier one says decides how much work the later ones have.
+    """Model files of a copy, the last stage's first: what earlier ones say decides how much work later ones have.
 
     Those that an emulated device runs come at the end, for its times may be of the old model alone.
     """
