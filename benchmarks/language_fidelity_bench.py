@@ -36,7 +36,8 @@ from benchmarks.language_runs import (
     trace_of,
     watch,
 )
-from loadslice.app.language_served import ServedStep, as_seen, load_for, parts_of, served_steps
+from loadslice.app.language_served import Served, ServedStep, as_seen, load_for, parts_of
+from loadslice.app.language_served import served as served_by
 from loadslice.app.output import say
 from loadslice.evaluate.language_client import Ask, Heard
 from loadslice.profiles.language import measure
@@ -80,7 +81,7 @@ class Seen(NamedTuple):
 
     sent: Sent
     requests: pl.DataFrame
-    steps: list[ServedStep]
+    served: Served
 
 
 def run() -> dict[str, Any]:
@@ -107,7 +108,7 @@ def run() -> dict[str, Any]:
     for name, stretch in stretches.items():
         said = simulated(stretch, around, speeds[name])
         mine = [one for one in seen if one.sent.name == name]
-        known = [at_pace(stretch, language, profile, alone, one.steps, speeds[name]) for one in mine]
+        known = [at_pace(stretch, language, profile, alone, one.served.steps, speeds[name]) for one in mine]
         errors.append(told_of(name, stretch, speeds[name], mine, said, np.array(known), figures))
     within = np.abs(np.array(errors)) <= GOAL
     figures["figures_within_5_percent"] = f"{within[:, 0].sum()} of {within[:, 0].size}"
@@ -169,7 +170,10 @@ def calibrated(alone: LanguageProfile, seen: Sequence[Seen]) -> LanguageProfile:
     """A profile whose steps take what they took in the loads before the stretches."""
     return as_seen(
         alone,
-        [step for one in seen for step in one.steps],
+        Served(
+            [step for one in seen for step in one.served.steps],
+            [handover for one in seen for handover in one.served.handovers],
+        ),
         pl.concat([one.requests for one in seen]),
         [heard for one in seen for heard in one.sent.heard],
         sum(one.sent.machine.wall_s for one in seen),
@@ -272,7 +276,7 @@ async def live(
 
 def as_journalled(found: Sequence[Sent], journal: LanguageJournal) -> Iterator[Seen]:
     """Requests and steps of each load: the next begins when the one before has ended."""
-    steps = served_steps(journal)
+    all_served = served_by(journal)
     requests = journal.requests.sort("tag")
     at = 0
     for sent_then in found:
@@ -281,4 +285,6 @@ def as_journalled(found: Sequence[Sent], journal: LanguageJournal) -> Iterator[S
         begins, ends = mine["arrival_ns"].min(), mine["end_ns"].max()
         assert isinstance(begins, int)
         assert isinstance(ends, int)
-        yield Seen(sent_then, mine, [step for step in steps if begins <= step.began_ns and step.ended_ns <= ends])
+        steps = [one for one in all_served.steps if begins <= one.ended_ns <= ends]
+        handovers = [one for one in all_served.handovers if begins <= one.ended_ns <= ends]
+        yield Seen(sent_then, mine, Served(steps, handovers))
