@@ -11,8 +11,11 @@ import struct
 from typing import cast
 
 from loadslice.serve import grpc_frames as h2
-from loadslice.serve.grpc_calls import BadCallError, Call, Calls
+from loadslice.serve.grpc_call import BadCallError, Call
+from loadslice.serve.grpc_calls import Calls
+from loadslice.serve.grpc_connections import GrpcConnections
 from loadslice.serve.grpc_frames import ProtocolError
+from loadslice.serve.limits import Limits
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +49,7 @@ class GrpcConnection(asyncio.Protocol):
         connections: It is among these from its being made, after any TLS handshake, to its end.
     """
 
-    def __init__(self, calls: Calls, connections: set["GrpcConnection"]) -> None:
+    def __init__(self, calls: Calls, connections: GrpcConnections) -> None:
         self.calls = calls
         self.open: dict[int, Call] = {}
         """Calls by stream, until they are answered or reset."""
@@ -68,6 +71,12 @@ class GrpcConnection(asyncio.Protocol):
         self._last_stream = 0
         self._credit = CREDIT_MAX
         self._consumed = 0
+        self._counted_bytes = 0
+        """Of the frame in the buffer, counted with the server."""
+        self._part_since_s = self.last_heard_s
+        """Since when what is in the buffer has been no whole frame, if there is anything."""
+        self._full_since_s = 0.0
+        """Since when the peer has not read, while it does not."""
         self._leaving = False
         self._lingering = False
         """It has been told its fault: nothing it sends is looked at, and nothing more is written."""
@@ -77,9 +86,11 @@ class GrpcConnection(asyncio.Protocol):
     # Of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say what we take."""
-        self._connections.add(self)
+        """Say what we take, unless there are too many."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's are none by inheritance
+        if not self._connections.admit(self):
+            self.transport.abort()
+            return
         self.transport.write(
             h2.settings(
                 (
@@ -95,6 +106,7 @@ class GrpcConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel what is inside."""
         self.transport = None
+        self._uncount()
         for call in list(self.open.values()):
             call.cancel()
         self.open.clear()
@@ -105,6 +117,7 @@ class GrpcConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The peer does not read fast enough: nothing more is written, nor read, until it does."""
         self.is_writable = False
+        self._full_since_s = asyncio.get_running_loop().time()
         if self.transport is not None:
             self.transport.pause_reading()
 
@@ -122,12 +135,32 @@ class GrpcConnection(asyncio.Protocol):
             return
         buffer = self._buffer
         buffer += data
-        if len(buffer) < self._wanted:
-            return
         try:
-            self._take(buffer)
+            if len(buffer) >= self._wanted:
+                self._uncount()
+                self._take(buffer)
+                self._part_since_s = self.last_heard_s
+            if buffer:
+                self._count(len(buffer) - self._counted_bytes)
         except ProtocolError as error:
             self.leave(error.code, error.text)
+
+    def _count(self, more_bytes: int) -> None:
+        """Count part of a frame, whose rest may never come.
+
+        Raises:
+            ProtocolError: It is more than the server may hold.
+        """
+        try:
+            self.calls.hold_part(more_bytes)
+        except BadCallError as error:
+            raise ProtocolError(h2.ENHANCE_YOUR_CALM, error.text) from error
+        self._counted_bytes += more_bytes
+
+    def _uncount(self) -> None:
+        if self._counted_bytes:
+            self.calls.release_part(self._counted_bytes)
+            self._counted_bytes = 0
 
     def eof_received(self) -> bool:
         """A peer that has closed its side wants nothing any more."""
@@ -266,7 +299,7 @@ class GrpcConnection(asyncio.Protocol):
         if call.unrefilled > self.calls.stream_window:
             raise ProtocolError(h2.FLOW_CONTROL_ERROR, "more data than the window of its stream")
         try:
-            self.calls.feed(call, part)
+            self.calls.feed(call, part, ends=bool(flags & h2.END_STREAM))
         except BadCallError as error:
             call.refuse(error)
             return
@@ -376,8 +409,25 @@ class GrpcConnection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no call is open."""
-        return not self.open
+        """Whether nothing is lost when it is closed: no call is open but streams in which nothing is going on."""
+        return not self._leaving and all(call.is_quiet for call in self.open.values())
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it is there only to be closed."""
+        return self._leaving and not self.open
+
+    def let_go(self) -> None:
+        """Close an idle one, with its streams."""
+        for call in list(self.open.values()):
+            call.cancel()
+        self.open.clear()
+        self.leave()
+
+    def abort(self) -> None:
+        """Close it at once, and forget what has been written."""
+        if self.transport is not None:
+            self.transport.abort()
 
     def leave(self, code: int = h2.NO_ERROR, text: str = "") -> None:
         """Take no more calls. After an error at once; otherwise when those that are open have been answered."""
@@ -408,23 +458,26 @@ class GrpcConnection(asyncio.Protocol):
         if self._leaving and not self.open and not self._lingering:
             self._close()
 
-    def sweep(self, now_s: float, reply_timeout_s: float, idle_timeout_s: float) -> None:
-        """Cut off a peer that does not greet, does not read its answers, or is only there.
+    def sweep(self, now_s: float, limits: Limits) -> None:
+        """Cut off a peer that does not greet, does not read, does not finish a frame, or is only there.
 
         Args:
             now_s: The loop's time.
-            reply_timeout_s: How long an answer may wait for the peer.
-            idle_timeout_s: How long a connection without calls is kept.
+            limits: How long it may.
         """
         if self.transport is None:
             return
         silent_s = now_s - self.last_heard_s
-        rude = not self._greeted and silent_s > PREFACE_TIMEOUT_S
-        if rude or any(now_s - call.blocked_since_s > reply_timeout_s for call in self._waiting):
+        if (
+            (not self._greeted and silent_s > PREFACE_TIMEOUT_S)
+            or (self._buffer and now_s - self._part_since_s > limits.body_timeout_s)
+            or (not self.is_writable and now_s - self._full_since_s > limits.reply_timeout_s)
+            or any(now_s - call.blocked_since_s > limits.reply_timeout_s for call in self._waiting)
+        ):
             self.transport.abort()
-        elif not self.open and silent_s > idle_timeout_s:
+        elif not self.open and silent_s > limits.keepalive_timeout_s:
             self.leave()
-        if self.transport is not None and self.transport.is_closing() and silent_s > reply_timeout_s + 1:
+        if self.transport.is_closing() and silent_s > limits.reply_timeout_s + 1:
             self.transport.abort()
 
 
