@@ -21,7 +21,6 @@ from loadslice.serve.datatypes import name_of
 from loadslice.serve.degraded import DegradedReplies, load_degraded
 from loadslice.serve.engines import JOIN_TIMEOUT_S, Engines
 from loadslice.serve.faults import Switches, with_switches
-from loadslice.serve.front import Service
 from loadslice.serve.health import Health
 from loadslice.serve.inline import inline_rows
 from loadslice.serve.limits import Limits
@@ -30,6 +29,7 @@ from loadslice.serve.metrics import Metrics
 from loadslice.serve.refusals import NS_PER_S
 from loadslice.serve.request import Batch, Request
 from loadslice.serve.residents import open_first
+from loadslice.serve.service import Service
 from loadslice.serve.serving_metrics import ServingMetrics
 from loadslice.serve.shell import Shell, warm_kernels
 from loadslice.serve.stages import LoadedStage, close_stages, load_stages

@@ -15,7 +15,7 @@ from loadslice.serve import grpc_tensors, oip_reply
 from loadslice.serve.access import Caller
 from loadslice.serve.clock import Clock
 from loadslice.serve.envelope import Envelope
-from loadslice.serve.front import LOADING_HINT_NS, PLATFORM, Front, Service, enter
+from loadslice.serve.front import LOADING_HINT_NS, PLATFORM, Front
 from loadslice.serve.grpc_call import Answer, BadCallError, Call, Method
 from loadslice.serve.grpc_calls import Calls
 from loadslice.serve.grpc_connection import GrpcConnection
@@ -23,9 +23,11 @@ from loadslice.serve.grpc_connections import GrpcConnections
 from loadslice.serve.grpc_infer import Inference, as_call_error
 from loadslice.serve.grpc_messages import SERVICE, messages
 from loadslice.serve.grpc_plan import Outputs, Plans
+from loadslice.serve.inference import enter
 from loadslice.serve.limits import Limits
 from loadslice.serve.listener import Listener, open_listener
 from loadslice.serve.refusals import NS_PER_MS, RefusalError, of_outcome
+from loadslice.serve.service import Service
 from loadslice.spec.outcome import Outcome
 from loadslice.spec.work import Work
 

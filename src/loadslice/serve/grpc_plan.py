@@ -12,8 +12,8 @@ import numpy as np
 
 from loadslice.serve import grpc_tensors
 from loadslice.serve.datatypes import NUMPY
-from loadslice.serve.front import Service
 from loadslice.serve.oip import InferRequest, Wanted
+from loadslice.serve.service import Service
 from loadslice.spec.work import Tensor, Work
 
 PLANS_MAX = 256
