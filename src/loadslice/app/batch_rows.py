@@ -14,7 +14,7 @@ import numpy as np
 from loadslice.evaluate import infer
 from loadslice.spec.arrays import read_npz
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import opened, read_bytes, reason, resolved, sha256_file
+from loadslice.spec.files import NOT_JSON, opened, read_bytes, reason, resolved, sha256_file
 from loadslice.spec.work import Tensor
 
 LINE_BYTES_MAX = 64 * 1024 * 1024
@@ -150,7 +150,7 @@ def _line_row(number: int, place: str, line: bytes, folder: Path) -> Row | BadRo
         said = _line.decode(line)
     except msgspec.ValidationError as error:
         return BadRow(number, place, str(error))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         return BadRow(number, place, f"not valid JSON: {error}")
     if (said.inputs is msgspec.UNSET) == (said.file is None):
         return BadRow(number, place, "give `inputs` (an inference body) or `file` (a file beside this one)")

@@ -13,7 +13,7 @@ from loadslice.graph.buckets import Recorded, Sizes, Wanted, open_dimensions, tr
 from loadslice.graph.inputs import DIM_MAX
 from loadslice.spec.arrays import read_npz
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import read_bytes
+from loadslice.spec.files import NOT_JSON, read_bytes
 from loadslice.spec.inspection import DynamicInput, TrafficSizes
 from loadslice.workload import importing
 
@@ -83,7 +83,7 @@ def _shapes(path: Path, dims: Mapping[str, str]) -> Shapes | None:
             continue
         try:
             found.append(msgspec.json.decode(line, type=dict[str, list[int]]))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NOT_JSON as error:
             if number == 1 and b"arrival_s" in line:
                 return None
             raise InputError(

@@ -19,7 +19,7 @@ from loadslice.evaluate.watch.drift import DriftWatch
 from loadslice.evaluate.watch.operation import OperationWatch, reading
 from loadslice.evaluate.watch.sensors import Sensors
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import read_bytes
+from loadslice.spec.files import NOT_JSON, read_bytes
 from loadslice.spec.watch import Alert, Baseline, Contrast, Reading, Sample, Samples, WatchReport
 
 SAMPLES_FILE = "samples.jsonl"
@@ -118,7 +118,7 @@ def load_samples(path: Path) -> Samples:
     try:
         head = msgspec.json.decode(lines[0] if lines else b"", type=Samples)
         rows = [msgspec.json.decode(line, type=Sample) for line in lines[1:]]
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise InputError(f"{path}: not a file of samples: {error}") from error
     signals = len(head.plan.signals)
     wrong = next((number for number, row in enumerate(rows) if len(row.values) != signals), None)

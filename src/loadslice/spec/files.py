@@ -81,29 +81,44 @@ def decode_yaml(path: Path, kind: type[T]) -> T:
     Raises:
         InputError: Unreadable, not UTF-8, not YAML, or not of this type.
     """
-    raw = read_bytes(path, max_bytes=YAML_BYTES_MAX)
+    return decode_yaml_text(read_bytes(path, max_bytes=YAML_BYTES_MAX), str(path), kind)
+
+
+def decode_yaml_text(raw: bytes | str, place: str, kind: type[T]) -> T:
+    """The same of a text that stands elsewhere, as a journal holds its pipeline.
+
+    Args:
+        raw: YAML.
+        place: How messages name it.
+        kind: The spec type.
+
+    Raises:
+        InputError: Too long, not YAML, or not of this type.
+    """
+    if len(raw) > YAML_BYTES_MAX:
+        raise InputError(f"{place}: {len(raw)} bytes is more than the {YAML_BYTES_MAX} allowed here.")
     try:
-        found = _load_yaml(raw, path)
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"{path}: not valid YAML: {error}") from error
+        found = _load_yaml(raw, place)
+    except (yaml.YAMLError, UnicodeError, ValueError) as error:
+        raise InputError(f"{place}: not valid YAML: {error}") from error
     except RecursionError as error:
-        raise InputError(f"{path}: nested too deeply.") from error
+        raise InputError(f"{place}: nested too deeply.") from error
     try:
         return msgspec.convert(found, type=kind)
     except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {_with_plain_path(_with_keys(str(error), found, kind))}") from error
+        raise InputError(f"{place}: {_with_plain_path(_with_keys(str(error), found, kind))}") from error
     except RecursionError as error:
-        raise InputError(f"{path}: nested too deeply.") from error
+        raise InputError(f"{place}: nested too deeply.") from error
 
 
-def _load_yaml(raw: bytes, path: Path) -> Any:
+def _load_yaml(raw: bytes | str, place: str) -> Any:
     loader = _UniqueKeys(raw)
     try:
         node = loader.get_single_node()
         if node is None:
             return None
         if _expanded(node, {}, set()) > YAML_NODES_MAX:
-            raise InputError(f"{path}: its aliases (`*name`) stand for more than {YAML_NODES_MAX} values.")
+            raise InputError(f"{place}: its aliases (`*name`) stand for more than {YAML_NODES_MAX} values.")
         return loader.construct_document(node)
     finally:
         loader.dispose()
@@ -181,6 +196,10 @@ def _replaced(found: Any, place: str, value: Any) -> Any:
     return copied
 
 
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""All that decoding somebody else's JSON raises: wrong types, wrong bytes, nesting without an end."""
+
+
 def decode_json(path: Path, kind: type[T]) -> T:
     """Read a JSON file of one spec type.
 
@@ -192,7 +211,7 @@ def decode_json(path: Path, kind: type[T]) -> T:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
         raise InputError(f"{path}: {_with_plain_path(str(error))}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise InputError(f"{path}: not valid JSON: {error}") from error
 
 

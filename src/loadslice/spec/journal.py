@@ -15,7 +15,8 @@ import polars as pl
 
 from loadslice.spec import frames
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import Stamp, decode_json, reason
+from loadslice.spec.files import Stamp, decode_json, decode_yaml_text, reason
+from loadslice.spec.pipeline import Pipeline, check
 
 SCHEMA_VERSION = "journal/2"
 
@@ -148,6 +149,16 @@ def load_tables(head: JournalHead, folder: Path, without: Container[str] = ()) -
                     "written: take the file from the folder of its run."
                 )
     return Journal(head=head, **tables)
+
+
+def pipeline_of(journal: Journal, folder: Path) -> Pipeline:
+    """The pipeline that ran.
+
+    Raises:
+        InputError: Its text is none.
+    """
+    place = f"{folder}/journal.json: pipeline_yaml"
+    return check(decode_yaml_text(journal.head.pipeline_yaml, place, Pipeline), place)
 
 
 def _read(paths: list[Path], place: str) -> pl.DataFrame:

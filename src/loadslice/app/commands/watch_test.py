@@ -88,9 +88,12 @@ def test_rules_for_prometheus_are_yaml_with_expressions(well, tmp_path, capsys) 
         (["baseline", "few.jsonl"], "a baseline needs 100"),
         (["check", "alien.jsonl", "--baseline", "well/baseline.json"], "of pipeline 'p'"),
         (["run", "http://127.0.0.1:1", "--baseline", "well/baseline.json", "--for-s", "0"], "cannot be read"),
-        (["run", "ftp://x", "--baseline", "well/baseline.json", "--for-s", "0"], "not an address"),
+        (["run", "ftp://x", "--baseline", "well/baseline.json", "--for-s", "0"], "not like http"),
         (["run", "http://127.0.0.1:1", "--baseline", "well/baseline.json", "--tell", "x=y"], "give SIGNAL=METRIC"),
-        (["run", "http://127.0.0.1:1", "--baseline", "well/baseline.json", "--webhook", "x"], "--webhook x: not an"),
+        (
+            ["run", "http://127.0.0.1:1", "--baseline", "well/baseline.json", "--webhook", "x"],
+            "--webhook 'x': not like http",
+        ),
         (["rules", "--baseline", "s.jsonl"], "s.jsonl: "),
     ],
 )

@@ -10,6 +10,7 @@ import polars as pl
 
 from loadslice.spec import frames
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import NOT_JSON
 from loadslice.spec.trace import META_KEYS
 from loadslice.workload import trace
 from loadslice.workload.readers import json_lines, source
@@ -77,7 +78,7 @@ def _take_meta(path: Path, block: source.Block, meta: dict[str, Any]) -> source.
         return block
     try:
         found = msgspec.json.decode(line, type=_MetaLine).meta
-    except (msgspec.DecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise InputError(f"{path}: line 1: not a meta line ({error}).") from error
     meta.update({key: found[key] for key in META_KEYS if found.get(key) is not None})
     if not isinstance(meta.get("tick_ms", 0.0), int | float) or not isinstance(meta.get("notes", []), list):
