@@ -14,6 +14,7 @@ import pytest
 from tests.live.conftest import LiveServer
 from tests.live.grpc_peer import INFER, ROWS, Peer, call, head, request
 
+from loadslice.serve import grpc_connection
 from loadslice.serve import grpc_frames as h2
 from loadslice.serve.grpc_messages import SERVICE, messages
 from loadslice.serve.limits import Limits
@@ -41,13 +42,19 @@ def _started(server: Server) -> Iterator[LiveServer]:
 
 @pytest.fixture(scope="module")
 def both(folder, pipeline) -> Iterator[LiveServer]:
-    limits = Limits(body_bytes_max=1 << 20, body_timeout_s=0.5, reply_timeout_s=0.5, inputs_max=4)
+    limits = Limits(body_bytes_max=1 << 20, body_timeout_s=2.0, reply_timeout_s=2.0, inputs_max=4)
     yield from _started(Server(pipeline("tiny"), folder, port=0, grpc=0, limits=limits))
 
 
 @pytest.fixture(scope="module")
 def gated(folder, pipeline) -> Iterator[LiveServer]:
     yield from _started(Server(pipeline("gated"), folder, port=0, grpc=0))
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that breaks the rules may take its time to read why, for on a busy machine it does."""
+    monkeypatch.setattr(grpc_connection, "LINGER_S", 60.0)
 
 
 @pytest.fixture
@@ -150,13 +157,20 @@ def test_a_stream_answers_each_message_with_its_id_and_goes_on_after_a_bad_one(c
     ]
 
 
+async def _inside(live: LiveServer, count: int) -> None:
+    async with asyncio.timeout(20):
+        while live.server.generation.inside != count:
+            await asyncio.get_running_loop().run_in_executor(None, bool)
+
+
 def test_a_timeout_of_the_client_is_a_deadline_of_the_core(gated, gate) -> None:
     gate("shut")
     before = gated.server.outcomes
     with grpc.insecure_channel(f"127.0.0.1:{gated.server.grpc_port}") as channel:
         infer = channel.unary_unary(INFER)
         held = [infer.future(request("gated")) for _ in range(3)]
-        error = refused(lambda: infer(request("gated"), timeout=0.2))
+        gated.run(_inside(gated, 3))
+        error = refused(lambda: infer(request("gated"), timeout=0.5))
         assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         gate("open")
         assert all(answer(call.result(20))[0].shape == (2, 4) for call in held)

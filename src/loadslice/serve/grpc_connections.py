@@ -45,7 +45,7 @@ class GrpcConnections:
         now_s = asyncio.get_running_loop().time()
         leaving = [one for one in self._all if one.has_left]
         if len(self._all) - len(leaving) >= self._limits.connections_max:
-            idle = [one for one in self._all if one.is_idle and now_s - one.last_heard_s > self._limits.idle_s]
+            idle = [one for one in self._all if one.is_idle and now_s - one.last_heard_s >= self._limits.idle_s]
             if not idle:
                 return False
             leaving.append(min(idle, key=lambda one: one.last_heard_s))
