@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +52,37 @@ def test_an_interrupt_while_the_command_line_is_imported_ends_in_order() -> None
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=os.environ)
     assert ended.returncode == 130 == 128 + signal.SIGINT
     assert ended.stderr == "loadslice: interrupted\n"
+
+
+COMMAND = f"{sys.executable} -m loadslice"
+
+
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of bash; what it prints last is the exit code."""
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("asked", ["--help", "trace import --help", "devices --kind npu --json"])
+def test_a_reader_that_has_gone_has_read_what_it_wanted(asked: str) -> None:
+    # The reader is gone before anything can be written, so that it is never chance who is first.
+    ended = shell(f"( {COMMAND} {asked}; echo $? >&2 ) | true; wait")
+    assert ended.stderr.splitlines()[-1] == "0"
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_a_result_that_cannot_be_written_is_one_line_and_exit_2() -> None:
+    ended = shell(f"{COMMAND} --help > /dev/full; echo $?")
+    assert ended.stderr == "loadslice: standard output cannot be written, the disk is full.\n"
+    assert ended.stdout == "2\n"
+    assert shell(f"{COMMAND} check none 2> /dev/full; echo $?").stdout == "2\n"
+
+
+@pytest.mark.parametrize(("closed", "code"), [(">&-", 0), ("2>&-", 0), ("<&-", 0), ("<&- >&- 2>&-", 0)])
+def test_streams_that_were_closed_are_taken_for_nobody_who_reads(closed: str, code: int, tmp_path) -> None:
+    ended = shell(f"cd {tmp_path}; {COMMAND} env lock -o lock.json {closed}; echo $? > code")
+    assert (tmp_path / "code").read_text() == f"{code}\n"
+    assert "Traceback" not in ended.stderr
+    written = (tmp_path / "lock.json").read_bytes()
+    assert written.startswith(b"{")
+    assert written.endswith(b"}\n"), "nothing that was printed stands in it"

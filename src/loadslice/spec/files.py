@@ -259,10 +259,13 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` and rename it over ``path`` when the block ends well.
 
     Raises:
-        OutputError: The folder cannot be written to or the disk is full; nothing is left behind.
+        OutputError: The folder cannot be written to or the disk is full; nothing is left behind. Or what is there is no
+            file: renaming over ``/dev/null`` would take it from the whole machine.
     """
     temporary: Path | None = None
     try:
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, f"it is {'a folder' if path.is_dir() else 'a pipe or a device'}, not a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
         os.close(handle)

@@ -7,7 +7,7 @@ import pytest
 
 from loadslice.spec import files
 from loadslice.spec.arrays import read_npz
-from loadslice.spec.errors import InputError
+from loadslice.spec.errors import InputError, OutputError
 from loadslice.spec.language import is_language_file
 
 
@@ -30,6 +30,19 @@ def test_an_unwritable_place_is_one_readable_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InputError, match="Choose another place"):
         files.write_bytes(tmp_path / "file" / "report.json", b"x")
+
+
+def test_nothing_is_put_in_the_place_of_a_device_a_pipe_or_a_folder(tmp_path: Path) -> None:
+    pipe, folder, link = tmp_path / "pipe", tmp_path / "folder", tmp_path / "link"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    link.symlink_to("/dev/null")
+    for path, what in ((pipe, "a pipe or a device"), (folder, "a folder"), (link, "a pipe or a device")):
+        with pytest.raises(OutputError, match=f"cannot be written, it is {what}, not a file. Choose another place"):
+            files.write_bytes(path, b"x")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["folder", "link", "pipe"]
+    assert link.is_symlink()
+    assert pipe.is_fifo()
 
 
 def test_unknown_is_null_never_nan() -> None:
