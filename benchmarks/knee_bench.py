@@ -28,8 +28,8 @@ SUBJECTS = {
     "ocr": EXAMPLES / "ocr/evaluation.yaml",
 }
 LAYERS: list[LayerName] = ["latency", "ramp", "attribution"]
-ROUNDS, STEP_S, REPEATS = 2, 3.0, 5
-PROFILE_S = 8.0
+ROUNDS, STEP_S, REPEATS = 1, 2.0, 3
+PROFILE_S = 4.0
 WITHIN_PCT = 5.0
 CLOSED_PCT = 2.0
 

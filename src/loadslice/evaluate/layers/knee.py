@@ -118,7 +118,7 @@ def forecast(subject: Subject, *, step_s: float, clients_max: int, seed: int) ->
         return Forecast(subject.letters, {}, "the placement has no profile: it was not started here")
     alone = _step(subject, subject.letters, 1, seed)
     letters = in_a_step(subject.letters, alone.throughput_per_s, step_s / subject.dilate)
-    flows = {1: _step(subject, letters, 1, seed)}
+    flows = {1: alone if len(letters) == len(subject.letters) else _step(subject, letters, 1, seed)}
     for clients in doublings(clients_max)[1:]:
         flows[clients] = _step(subject, letters, clients, seed)
     for clients in Forecast(letters, flows).steps(clients_max):
