@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import io
 import os
 import sys
 from typing import Any
@@ -87,6 +88,9 @@ def run(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     stdout = sys.stdout
     try:
+        _refuse_no_text(sys.argv[1:] if arguments is None else arguments)
+        if isinstance(stdout, io.TextIOWrapper):
+            stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 shows what it cannot so
         result: Any = root.main(args=arguments, prog_name="loadslice", standalone_mode=False)
         sys.stdout.flush()
     except InputError as error:
@@ -110,6 +114,16 @@ def run(arguments: list[str] | None = None) -> int:
         _leave_stdout()
         return _refused(f"standard output cannot be written, {reason(error)}.")
     return result if isinstance(result, int) else 0
+
+
+def _refuse_no_text(arguments: list[str]) -> None:
+    """Names of files go into results, which are UTF-8; bytes that are none can be in names, and in nothing else."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            shown = argument.encode(errors="backslashreplace").decode()
+            raise InputError(f"'{shown:.200}': is not UTF-8, and results that name it must be. Rename it.") from error
 
 
 def _refused(text: str) -> int:

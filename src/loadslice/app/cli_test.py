@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import subprocess
@@ -86,3 +87,27 @@ def test_streams_that_were_closed_are_taken_for_nobody_who_reads(closed: str, co
     written = (tmp_path / "lock.json").read_bytes()
     assert written.startswith(b"{")
     assert written.endswith(b"}\n"), "nothing that was printed stands in it"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_terminal_of_any_encoding_is_told_everything_and_json_is_utf_8(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "漢.jsonl").write_text('{"arrival_s": 0.0}\n{"arrival_s": 1.0}\n')
+    ended = [
+        subprocess.run(
+            [sys.executable, "-m", "loadslice", *asked],
+            env=os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}, cwd=tmp_path, capture_output=True,
+            timeout=60, check=False,
+        )
+        for asked in (["portrait", "漢.jsonl"], ["portrait", "漢.jsonl", "--json"], ["check", "漢"])
+    ]  # fmt: skip
+    assert [one.returncode for one in ended] == [0, 0, 2], [one.stderr for one in ended]
+    assert "漢" in json.dumps(json.loads(ended[1].stdout), ensure_ascii=False)
+    assert any("漢".encode(one, "backslashreplace") in ended[2].stderr for one in (encoding, "utf-8"))
+
+
+def test_a_name_that_no_result_could_hold_is_refused_with_what_to_do() -> None:
+    ended = subprocess.run(
+        [sys.executable.encode(), b"-m", b"loadslice", b"check", b"a\xff"], capture_output=True, timeout=60, check=False
+    )
+    assert ended.returncode == 2
+    assert ended.stderr == b"loadslice: 'a\\udcff': is not UTF-8, and results that name it must be. Rename it.\n"

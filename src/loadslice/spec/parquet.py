@@ -38,12 +38,22 @@ def fault(paths: Iterable[Path], rows_at_once: int | None = None) -> str | None:
         OSError: One is not there or may not be read.
     """
     for path in paths:
+        if not str(path).isascii() and _is_no_text(str(path)):
+            return "its name is not UTF-8, which its reader needs; rename it"
         with opened(path) as stream:
             size_bytes = os.fstat(stream.fileno()).st_size
         why = _PROVER.prove(path, size_bytes, rows_at_once)
         if why is not None:
             return why
     return None
+
+
+def _is_no_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 class _Prover:

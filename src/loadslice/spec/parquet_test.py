@@ -91,6 +91,12 @@ def test_names_are_taken_as_they_are(fine: Path) -> None:
     assert parquet.fault([odd]) is None
 
 
+def test_a_name_that_is_no_text_is_not_taken_for_damage(fine: Path) -> None:
+    odd = Path(os.fsdecode(os.fsencode(fine.with_name("a")) + b"\xff.parquet"))
+    fine.rename(odd)
+    assert parquet.fault([odd]) == "its name is not UTF-8, which its reader needs; rename it"
+
+
 def test_a_file_that_is_not_there_is_the_systems_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         parquet.fault([tmp_path / "absent.parquet"])
