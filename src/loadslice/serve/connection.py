@@ -139,6 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_closing = True
         head, self.head = self.head, None
         self._incoming.drop()
+        del self._incoming  # it refers to us: both would wait for the garbage collector
         if self._outgoing is not None:
             self._outgoing.stop()
             self._outgoing = None

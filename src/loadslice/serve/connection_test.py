@@ -1,6 +1,7 @@
 """The connection by itself: what goes in on one side of it and what comes out on the other, without a socket."""
 
 import asyncio
+import gc
 import re
 
 import pytest
@@ -352,5 +353,25 @@ def test_clients_beyond_all_limits_may_read_that_while_they_send_and_do_not_pile
         assert handler.seen == []
         await server.shutdown(0)
         assert not any(wire.is_open for wire in wires)
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_has_closed_is_freed_and_not_by_the_garbage_collector() -> None:
+    async def run() -> None:
+        limits = Limits()
+        gc.collect()
+        gc.disable()
+        try:
+            for sent in (b"GET / HT", post(b"body"), chunked(b"body", 2), chunked(b"body", 2)[:-4]):
+                connection = on(Wire(), Echo(limits), limits)[1]
+                push(connection, sent)
+                connection.connection_lost(None)
+                connection._server._sweeper.cancel()
+                del connection
+            await turns()
+            assert not [one for one in gc.get_objects() if type(one) is Connection]
+        finally:
+            gc.enable()
 
     asyncio.run(run())

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadslice.policy import columns as c
+from loadslice.policy import events
 from loadslice.policy.tables import State, Tables, fresh, lower, rule_sources
 from loadslice.serve.admission import Admission
 from loadslice.serve.clock import Clock
+from loadslice.serve.compiled import compile_apart
 from loadslice.serve.console.recent import Recent
 from loadslice.serve.datatypes import name_of
 from loadslice.serve.degraded import DegradedReplies, load_degraded
@@ -168,6 +170,7 @@ class Generation:
         Raises:
             InputError: A model does not load or run, or does not answer as it once did.
         """
+        compile_apart("pipeline", events.decide)
         warm_kernels(self.tables)
         self._degraded = load_degraded(self.pipeline, self.serving.folder, self._limits)
         self._stages = load_stages(self.pipeline, self.serving.folder, self._clock)

@@ -15,15 +15,13 @@ from loadslice.serve.grpc_call import BadCallError, Call
 from loadslice.serve.grpc_calls import Calls
 from loadslice.serve.grpc_connections import GrpcConnections
 from loadslice.serve.grpc_frames import ProtocolError
+from loadslice.serve.grpc_incoming import FRAME_BYTES_MAX, FrameReader, unpadded
 from loadslice.serve.limits import Limits
 
 log = logging.getLogger(__name__)
 
 STREAMS_MAX = 256
 """Calls open at once on one connection."""
-
-FRAME_BYTES_MAX = 1 << 20
-"""Frames we take; larger ones make large tensors cheaper, and hold more memory for a peer that sends slowly."""
 
 CREDIT_MAX = 20_000
 CREDIT_PER_CALL = 50
@@ -62,19 +60,11 @@ class GrpcConnection(asyncio.Protocol):
         self.frame_bytes = h2.FRAME_BYTES_DEFAULT
         self.transport: asyncio.Transport | None = None
         self._connections = connections
-        self._buffer = bytearray()
-        self._wanted = len(h2.PREFACE)
-        self._greeted = False
+        self._frames = FrameReader(calls, self._frame, self._spend, self.last_heard_s)
         self._headers = h2.HeaderReader()
-        self._block: tuple[int, int, bytearray] | None = None
-        """Stream, flags and bytes of headers that go on in CONTINUATION frames."""
         self._last_stream = 0
         self._credit = CREDIT_MAX
         self._consumed = 0
-        self._counted_bytes = 0
-        """Of the frame in the buffer, counted with the server."""
-        self._part_since_s = self.last_heard_s
-        """Since when what is in the buffer has been no whole frame, if there is anything."""
         self._full_since_s = 0.0
         """Since when the peer has not read, while it does not."""
         self._leaving = False
@@ -106,12 +96,12 @@ class GrpcConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel what is inside."""
         self.transport = None
-        self._uncount()
+        self._frames.stop()
+        del self._frames  # it refers to us: both would wait for the garbage collector
         for call in list(self.open.values()):
             call.cancel()
         self.open.clear()
         self._waiting.clear()
-        self._buffer.clear()
         self._connections.discard(self)
 
     def pause_writing(self) -> None:
@@ -133,34 +123,10 @@ class GrpcConnection(asyncio.Protocol):
         self.last_heard_s = asyncio.get_running_loop().time()
         if self._lingering:
             return
-        buffer = self._buffer
-        buffer += data
         try:
-            if len(buffer) >= self._wanted:
-                self._uncount()
-                self._take(buffer)
-                self._part_since_s = self.last_heard_s
-            if buffer:
-                self._count(len(buffer) - self._counted_bytes)
+            self._frames.feed(data, self.last_heard_s)
         except ProtocolError as error:
             self.leave(error.code, error.text)
-
-    def _count(self, more_bytes: int) -> None:
-        """Count part of a frame, whose rest may never come.
-
-        Raises:
-            ProtocolError: It is more than the server may hold.
-        """
-        try:
-            self.calls.hold_part(more_bytes)
-        except BadCallError as error:
-            raise ProtocolError(h2.ENHANCE_YOUR_CALM, error.text) from error
-        self._counted_bytes += more_bytes
-
-    def _uncount(self) -> None:
-        if self._counted_bytes:
-            self.calls.release_part(self._counted_bytes)
-            self._counted_bytes = 0
 
     def eof_received(self) -> bool:
         """A peer that has closed its side wants nothing any more."""
@@ -168,44 +134,12 @@ class GrpcConnection(asyncio.Protocol):
 
     # Frames.
 
-    def _take(self, buffer: bytearray) -> None:
-        at = 0
-        if not self._greeted:
-            if not buffer.startswith(h2.PREFACE):
-                raise ProtocolError(h2.PROTOCOL_ERROR, "not HTTP/2 with prior knowledge")
-            self._greeted = True
-            at = len(h2.PREFACE)
-        size = len(buffer)
-        while size - at >= h2.HEAD_BYTES:
-            (head,) = _HEAD.unpack_from(buffer, at)
-            length, kind = head >> 8, head & 0xFF
-            if length > FRAME_BYTES_MAX:
-                raise ProtocolError(h2.FRAME_SIZE_ERROR, "a frame is too large")
-            end = at + h2.HEAD_BYTES + length
-            if end > size:
-                break
-            flags = buffer[at + 4]
-            stream = _HEAD.unpack_from(buffer, at + 5)[0] & 0x7FFFFFFF
-            self._frame(kind, flags, stream, bytes(buffer[at + h2.HEAD_BYTES : end]))
-            at = end
-            if self.transport is None or self.transport.is_closing():
-                buffer.clear()
-                return
-        self._wanted = h2.HEAD_BYTES
-        if size - at >= h2.HEAD_BYTES:
-            self._wanted = h2.HEAD_BYTES + (_HEAD.unpack_from(buffer, at)[0] >> 8)
-        if at:
-            del buffer[:at]
-
-    def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        if self._block is not None and kind != h2.CONTINUATION:
-            raise ProtocolError(h2.PROTOCOL_ERROR, "headers were not continued")
+    def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> bool:
+        """Take one frame; whether more are wanted."""
         if kind == h2.DATA:
             self._on_data(flags, stream, payload)
         elif kind == h2.HEADERS:
-            self._on_headers(flags, stream, payload)
-        elif kind == h2.CONTINUATION:
-            self._on_continuation(flags, stream, payload)
+            self._on_block(flags, stream, payload)
         elif kind == h2.WINDOW_UPDATE:
             self._on_window_update(stream, payload)
         elif kind == h2.RST_STREAM:
@@ -221,40 +155,14 @@ class GrpcConnection(asyncio.Protocol):
             raise ProtocolError(h2.PROTOCOL_ERROR, "a client cannot push")
         else:  # PRIORITY, and kinds that are not known: to be ignored
             self._spend(1)
+        return self.transport is not None and not self.transport.is_closing()
 
     def _spend(self, cost: int) -> None:
         self._credit -= cost
         if self._credit < 0:
             raise ProtocolError(h2.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
 
-    def _on_headers(self, flags: int, stream: int, payload: bytes) -> None:
-        block = _unpadded(flags, payload)
-        if flags & h2.WITH_PRIORITY:
-            if len(block) < 5:
-                raise ProtocolError(h2.FRAME_SIZE_ERROR, "headers are cut off")
-            block = block[5:]
-        if flags & h2.END_HEADERS:
-            self._on_block(flags, stream, block)
-        elif len(block) > h2.HEADER_BYTES_MAX:
-            raise ProtocolError(h2.ENHANCE_YOUR_CALM, "the headers are too large")
-        else:
-            self._block = (stream, flags, bytearray(block))
-
-    def _on_continuation(self, flags: int, stream: int, payload: bytes) -> None:
-        if self._block is None or self._block[0] != stream:
-            raise ProtocolError(h2.PROTOCOL_ERROR, "nothing to continue")
-        self._spend(10)
-        _, first_flags, block = self._block
-        block += payload
-        if len(block) > h2.HEADER_BYTES_MAX:
-            raise ProtocolError(h2.ENHANCE_YOUR_CALM, "the headers are too large")
-        if flags & h2.END_HEADERS:
-            self._block = None
-            self._on_block(first_flags, stream, bytes(block))
-
     def _on_block(self, flags: int, stream: int, block: bytes) -> None:
-        if len(block) > h2.HEADER_BYTES_MAX:
-            raise ProtocolError(h2.ENHANCE_YOUR_CALM, "the headers are too large")
         headers = self._headers.read(block)  # even of a refused call: the table must be kept in step
         call = self.open.get(stream)
         if call is not None:  # trailers, which gRPC clients do not send
@@ -292,7 +200,7 @@ class GrpcConnection(asyncio.Protocol):
         call = self.open.get(stream)
         if call is None:  # answered or reset already
             return
-        part = _unpadded(flags, payload) if flags & h2.PADDED else payload
+        part = unpadded(flags, payload) if flags & h2.PADDED else payload
         if not part and not flags & h2.END_STREAM:
             self._spend(1)
         call.unrefilled += len(payload)
@@ -443,7 +351,7 @@ class GrpcConnection(asyncio.Protocol):
             call.cancel()
         self.open.clear()
         self._waiting.clear()
-        self._buffer.clear()
+        self._frames.stop()
         if self.transport is None or not self.transport.can_write_eof():  # TLS closes both sides at once
             return
         self._lingering = True
@@ -469,8 +377,8 @@ class GrpcConnection(asyncio.Protocol):
             return
         silent_s = now_s - self.last_heard_s
         if (
-            (not self._greeted and silent_s > PREFACE_TIMEOUT_S)
-            or (self._buffer and now_s - self._part_since_s > limits.body_timeout_s)
+            (not self._frames.has_greeted and silent_s > PREFACE_TIMEOUT_S)
+            or (self._frames.has_part and now_s - self._frames.part_since_s > limits.body_timeout_s)
             or (not self.is_writable and now_s - self._full_since_s > limits.reply_timeout_s)
             or any(now_s - call.blocked_since_s > limits.reply_timeout_s for call in self._waiting)
         ):
@@ -479,11 +387,3 @@ class GrpcConnection(asyncio.Protocol):
             self.leave()
         if self.transport.is_closing() and silent_s > limits.reply_timeout_s + 1:
             self.transport.abort()
-
-
-def _unpadded(flags: int, payload: bytes) -> bytes:
-    if not flags & h2.PADDED:
-        return payload
-    if not payload or payload[0] >= len(payload):
-        raise ProtocolError(h2.PROTOCOL_ERROR, "more padding than frame")
-    return payload[1 : len(payload) - payload[0]]

@@ -1,6 +1,7 @@
 """A gRPC connection by itself, without a socket: who is cut off, who may go, what is counted."""
 
 import asyncio
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -113,11 +114,11 @@ def test_who_does_not_finish_what_it_began_is_cut_off(said: bytes, after_s: floa
 def test_a_peer_that_goes_on_a_byte_at_a_time_has_no_more_time_for_its_frame() -> None:
     def play(port: Port) -> None:
         connection, wire = port.connect(h2.PREFACE + opened(b"/stream") + b"\0\1\0\0\0\0\0\0\1")
-        began_s = connection._part_since_s
+        began_s = connection._frames.part_since_s
         for _ in range(20):
             connection.data_received(b"x")
         assert port.held_bytes == h2.HEAD_BYTES + 20
-        assert connection._part_since_s == began_s
+        assert connection._frames.part_since_s == began_s
         connection.sweep(began_s + LIMITS.body_timeout_s + 0.1, LIMITS)
         assert wire.was_cut_off
         connection.connection_lost(None)
@@ -187,5 +188,19 @@ def test_those_that_were_told_to_leave_and_do_not_read_it_do_not_pile_up() -> No
         assert len(port.connections) <= 3 + LEAVING_MAX
         assert sum(wire.was_cut_off for wire in wires) == LEAVING_MAX
         assert sum(wire.is_open for wire in wires) == 3
+
+    run(play)
+
+
+def test_a_connection_that_has_closed_is_freed_and_not_by_the_garbage_collector() -> None:
+    def play(port: Port) -> None:
+        gc.collect()
+        gc.disable()
+        try:
+            for said in (h2.PREFACE, h2.PREFACE + opened(b"/unary"), h2.PREFACE + b"\0\0\0\0\0\0\0\0\0"):
+                port.connect(said)[0].connection_lost(None)
+            assert not [one for one in gc.get_objects() if type(one) is GrpcConnection]
+        finally:
+            gc.enable()
 
     run(play)

@@ -18,6 +18,7 @@ from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.tables import fresh, lower
 from loadslice.serve.access import Access
 from loadslice.serve.clock import Clock
+from loadslice.serve.compiled import compile_apart
 from loadslice.serve.console.desk import PAGE
 from loadslice.serve.console.language_console import LanguageConsole
 from loadslice.serve.http_server import HttpServer
@@ -197,6 +198,7 @@ class LanguageServer:
             check_vocabularies(self.ready, words)
             tables = lower(self.language, self._costs)
             state = fresh(tables, self.language.max_sequences)
+            await asyncio.to_thread(compile_apart, "language", desk.on_step_done)
             await asyncio.to_thread(warm_desk, tables)
             if self._journal_folder is not None:
                 folder = self._journal_folder
