@@ -48,7 +48,8 @@ def _where(found: Fidelity) -> Iterator[str]:
 def _whole(found: Fidelity) -> Iterator[str]:
     yield "All stretches of a plan together. Noise is the standard deviation of the live repeats among themselves."
     yield ""
-    yield "| plan | figure | predicted, each repeat | predicted, 95 % | measured, each repeat | error, mean | noise | size of errors against the goal |"
+    cells = "predicted, each repeat | predicted, 95 % | measured, each repeat | error, mean | noise | size and goal"
+    yield f"| plan | figure | {cells} |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for plan in found.plans:
         for row in plan.whole.figures:

@@ -132,7 +132,6 @@ def confidence(
     kinds = {name: engine.kind for fleet in fleets for name, engine in fleet.engines.items()}
     found = _experiments(
         candidates,
-        own,
         budget,
         months,
         assumed,
@@ -301,7 +300,6 @@ def _winner(
 
 def _experiments(
     candidates: Sequence[Candidate],
-    own: int,
     budget: Budget,
     months: int,
     assumed: Sequence[Assumption],
