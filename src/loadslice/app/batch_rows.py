@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
 from loadslice.evaluate import infer
-from loadslice.spec.arrays import read_npz
+from loadslice.spec.arrays import read_npy, read_npz
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import NOT_JSON, opened, read_bytes, reason, resolved, sha256_file
 from loadslice.spec.work import Tensor
@@ -192,11 +191,7 @@ def _file_tensors(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".npz":
         return _arrays(path)
     with _readable(path):
-        opened(path).close()
-        array = np.load(path, allow_pickle=False, mmap_mode="r")
-        if array.nbytes > FILE_BYTES_MAX:
-            raise InputError(f"{path.name}: {array.nbytes} bytes are more than the {FILE_BYTES_MAX} of one row.")
-        return {"input": np.array(array)}
+        return {"input": read_npy(path, bytes_max=FILE_BYTES_MAX)}
 
 
 def _arrays(path: Path) -> dict[str, Tensor]:

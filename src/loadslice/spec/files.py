@@ -210,7 +210,10 @@ def decode_json(path: Path, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {_with_plain_path(str(error))}") from error
+        text = str(error)
+        if "[...]" in text and len(raw) <= YAML_BYTES_MAX:
+            text = _with_keys(text, msgspec.json.decode(raw), kind)
+        raise InputError(f"{path}: {_with_plain_path(text)}") from error
     except NOT_JSON as error:
         raise InputError(f"{path}: not valid JSON: {error}") from error
 
