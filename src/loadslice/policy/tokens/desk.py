@@ -18,7 +18,7 @@ from loadslice.policy.tokens.ends import (
 )
 from loadslice.policy.tokens.estimate import learn, meet, prompt_ns, wait_ns
 from loadslice.policy.tokens.layout import State, Tables
-from loadslice.policy.tokens.memory import give_back, give_back_prefill, give_back_slot, is_remote
+from loadslice.policy.tokens.memory import await_import, give_back, give_back_prefill, give_back_slot, is_remote
 from loadslice.policy.tokens.queues import add_backlog, join, leave, mark, say, unwait, wait
 from loadslice.policy.tokens.router import choose_decode, choose_prefill, is_remote_route, route
 from loadslice.policy.tokens.steps import plan_step
@@ -290,15 +290,16 @@ def on_handover(now_ns: int, tables: Tables, state: State, sequence: int, epoch:
     begin(now_ns, state)
     if what == BROKEN:
         fail_handover(now_ns, tables, state, sequence)
-    elif what == EXPORTED:
-        give_back_prefill(state, sequence)
     else:
         give_back_prefill(state, sequence)
-        give_back_slot(state, sequence)
         if row[c.Q_DOOMED] == 1:
+            # Nobody reads what has been written for it.
             row[c.Q_STATUS] = c.RUNNING
             forget(now_ns, state, sequence)
+        elif what == EXPORTED:
+            await_import(state, sequence)
         else:
+            give_back_slot(state, sequence)
             row[c.Q_PREFILL] = row[c.Q_DECODE]
             join(state, sequence, row[c.Q_DECODE])
     close(now_ns, tables, state)

@@ -63,13 +63,26 @@ def prompt_ns(tables: Tables, state: State, engine: int, tokens: int, computed: 
 
 
 @kernel
+def computed_now(state: State, engine: int, priority: int) -> int:
+    """Prompt tokens of the step that runs, of a class and those above it: they are in the backlog until it ends."""
+    tokens = 0
+    for place in range(state.engines[engine, c.N_STEPPING]):
+        row = state.rows[engine, place]
+        sequence = state.sequences[row[c.P_SEQUENCE]]
+        if sequence[c.Q_FILLING] == 1 and sequence[c.Q_CLASS] <= priority:
+            tokens += row[c.P_TOKENS]
+    return int(tokens)
+
+
+@kernel
 def wait_ns(now_ns: int, tables: Tables, state: State, engine: int, priority: int) -> int:
     """Expected time until a prompt that arrives now would be begun: the step that runs, the prompts not below it."""
     counts, settings = state.engines[engine], tables.engines[engine]
     left_ns = 0
     if counts[c.N_STEPPING] > 0:
         left_ns = max(0, counts[c.N_STEP_BEGAN_NS] + counts[c.N_STEP_EXPECTED_NS] - now_ns)
-    backlog_ns = scaled(state, engine, state.backlog[engine, priority] * settings[c.E_TOKEN_NS])
+    backlog = state.backlog[engine, priority] - computed_now(state, engine, priority)
+    backlog_ns = scaled(state, engine, backlog * settings[c.E_TOKEN_NS])
     over = counts[c.N_SEATS_USED] + counts[c.N_WAITING] + 1 - settings[c.E_SEATS]
     seat_ns = over * counts[c.N_HELD_NS] // settings[c.E_SEATS] if over > 0 else 0
     return int(left_ns + backlog_ns + seat_ns)

@@ -187,7 +187,7 @@ def piece(tables: Tables, state: State, engine: int, sequence: int, budget: int,
 def plan_step(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     """Begin an idle engine's next step, if there is anything for it to compute."""
     counts, settings = state.engines[engine], tables.engines[engine]
-    if counts[c.N_DOWN] == 1 or counts[c.N_STEPPING] > 0:
+    if counts[c.N_DOWN] == 1 or counts[c.N_STEPPING] > 0 or counts[c.N_IMPORTING] > 0:
         return
     find_blocks(now_ns, tables, state, engine)
     if counts[c.N_WAITING] > 0:

@@ -1,0 +1,137 @@
+"""What a hand-over does to the steps of the engine that takes it, and what a running step does to who comes."""
+
+import numpy as np
+import pytest
+
+from loadslice.policy.tokens import columns as c
+from loadslice.policy.tokens import desk
+from loadslice.policy.tokens.books import faults
+from loadslice.policy.tokens.estimate import wait_ns
+from loadslice.policy.tokens.layout import State, Tables
+from loadslice.policy.tokens.tables import fresh, lower
+from loadslice.spec.language import Language, LanguageEngine, Link, Router, StepCost, check_language
+
+MS = 1_000_000
+DECODE, PREFILL = 0, 1
+COST = StepCost(step_ms=10, token_us=1000, row_us=1000)
+NO_HITS = np.zeros(2, np.int64)
+
+
+class Scene:
+    """A desk of one engine for answers and one for prompts, every prompt handed over."""
+
+    def __init__(self) -> None:
+        both = LanguageEngine(backend="none", cost=COST, chunk=64)
+        alone = LanguageEngine(backend="none", roles=("prefill",), step_tokens=4096, cost=COST)
+        said = Language(
+            version=1,
+            language="x",
+            model="none",
+            engines={"decode": both, "prefill": alone},
+            links=[Link(from_="prefill", to="decode")],
+            router=Router(policy="always-remote"),
+            context=4096,
+            max_sequences=8,
+        )
+        self.tables: Tables = lower(check_language(said, "test"))
+        self.state: State = fresh(self.tables, said.max_sequences)
+        self.now_ns = 0
+
+    def effects(self, kind: int) -> list[list[int]]:
+        assert faults(self.tables, self.state) == []
+        said = self.state.effects[: int(self.state.counters[c.C_EFFECTS])].tolist()
+        return [effect for effect in said if effect[c.F_KIND] == kind]
+
+    def arrive(self, tag: int, prompt: int) -> int:
+        desk.on_arrival(
+            self.now_ns, self.tables, self.state, tag, 1, prompt, 20, c.FOREVER, c.FOREVER, NO_HITS
+        )
+        return int(self.effects(c.PLACED)[0][c.F_ROW])
+
+    def step_done(self, engine: int) -> list[list[int]]:
+        """End an engine's step; what follows of steps."""
+        self.now_ns += 10 * MS
+        ends = np.zeros(self.state.rows.shape[1], np.int64)
+        epoch = int(self.state.engines[engine, c.N_EPOCH])
+        assert desk.on_step_done(self.now_ns, self.tables, self.state, engine, epoch, ends) > 0
+        return self.effects(c.STEP)
+
+    def handover(self, row: int, what: int) -> list[list[int]]:
+        self.now_ns += MS
+        epoch = int(self.state.sequences[row, c.Q_EPOCH])
+        assert desk.on_handover(self.now_ns, self.tables, self.state, row, epoch, what) == 0
+        return self.effects(c.STEP)
+
+    def decoding(self, tag: int) -> int:
+        """A sequence that decodes; its step runs."""
+        row = self.arrive(tag, 100)
+        self.step_done(PREFILL)
+        self.handover(row, desk.EXPORTED)
+        self.handover(row, desk.IMPORTED)
+        assert self.state.engines[DECODE, c.N_STEPPING] == 1
+        return row
+
+    def on_its_way(self) -> tuple[int, int]:
+        """One sequence that decodes in a step, and one whose KV is about to be read by the same engine."""
+        first = self.decoding(0)
+        second = self.arrive(1, 50)
+        self.step_done(PREFILL)
+        self.handover(second, desk.EXPORTED)
+        return first, second
+
+
+def test_a_step_waits_for_who_is_read_before_it() -> None:
+    scene = Scene()
+    _, second = scene.on_its_way()
+    assert scene.step_done(DECODE) == [], "what is planned now would be computed after the import, without it"
+    (step,) = scene.handover(second, desk.IMPORTED)
+    assert step[c.F_A] == DECODE
+    assert step[c.F_C] == 2, "both advance in the next step"
+
+
+def test_a_step_waits_no_more_when_the_import_comes_to_nothing() -> None:
+    scene = Scene()
+    _, second = scene.on_its_way()
+    assert scene.step_done(DECODE) == []
+    assert [step[c.F_A] for step in scene.handover(second, desk.BROKEN)] == [DECODE]
+
+
+def test_a_step_waits_no_longer_than_the_lease() -> None:
+    scene = Scene()
+    _, second = scene.on_its_way()
+    assert scene.step_done(DECODE) == []
+    scene.now_ns = int(scene.state.sequences[second, c.Q_LEASE_NS])
+    assert desk.next_timer_ns(scene.state) <= scene.now_ns
+    desk.on_timer(scene.now_ns, scene.tables, scene.state)
+    assert DECODE in [step[c.F_A] for step in scene.effects(c.STEP)]
+    assert scene.state.counters[c.C_LEASES_EXPIRED] == 1
+
+
+def test_a_step_does_not_wait_for_who_has_gone() -> None:
+    scene = Scene()
+    _, second = scene.on_its_way()
+    assert scene.step_done(DECODE) == []
+    desk.on_cancel(scene.now_ns, scene.tables, scene.state, second, 1)
+    assert [step[c.F_A] for step in scene.effects(c.STEP)] == [DECODE]
+
+
+def test_who_has_gone_before_the_export_gives_everything_back_with_it() -> None:
+    scene = Scene()
+    row = scene.arrive(0, 100)
+    scene.step_done(PREFILL)
+    desk.on_cancel(scene.now_ns, scene.tables, scene.state, row, 0)
+    scene.handover(row, desk.EXPORTED)
+    assert scene.state.counters[c.C_IN_SYSTEM] == 0
+    assert not scene.state.slots.any()
+    assert not scene.state.engines[:, c.N_SEATS_USED].any()
+
+
+@pytest.mark.parametrize("passed_ms", [0, 100])
+def test_a_prompt_that_is_being_computed_is_waited_for_once(passed_ms: int) -> None:
+    scene = Scene()
+    scene.arrive(0, 400)  # 410 ms
+    found_ns = wait_ns(passed_ms * MS, scene.tables, scene.state, PREFILL, 1)
+    assert found_ns == (410 - passed_ms) * MS
+    scene.arrive(1, 200)
+    found_ns = wait_ns(passed_ms * MS, scene.tables, scene.state, PREFILL, 1)
+    assert found_ns == (410 - passed_ms + 200) * MS, "and one that waits behind it as well"
