@@ -66,6 +66,7 @@ def find_place(now_ns: int, tables: Tables, state: State, sequence: int) -> None
     row[c.Q_COMPUTED] = 0
     row[c.Q_HIT] = 0
     row[c.Q_FILLING] = 1
+    row[c.Q_HANDED] = 0
     row[c.Q_EPOCH] += 1
     tokens = row[c.Q_PROMPT] + row[c.Q_PRODUCED]
     most = row[c.Q_PROMPT] + row[c.Q_NEW_MAX]

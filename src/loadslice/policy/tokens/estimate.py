@@ -12,6 +12,7 @@ from loadslice.policy.tokens.layout import State, Tables
 
 ATTENTION_PAIRS_MAX = 1 << 40
 SCALE_PPM_MIN, SCALE_PPM_MAX = 10_000, 1_000_000_000
+LATE_STEPS = 4
 
 
 @kernel
@@ -107,3 +108,31 @@ def meet(state: State, engine: int) -> None:
     """A request has come: a sixteenth of what is known of the company that prompts have here is what it found."""
     counts = state.engines[engine]
     counts[c.N_MET_PPM] = (15 * counts[c.N_MET_PPM] + counts[c.N_SEATS_USED] * c.PPM) // 16
+
+
+@kernel
+def wait_for_second(state: State, engine: int, gap_ns: int) -> None:
+    """An answer that was handed over has its second token: a sixteenth of what such a wait is taken for is this one."""
+    counts = state.engines[engine]
+    known_ns = counts[c.N_SECOND_NS]
+    counts[c.N_SECOND_NS] = gap_ns if known_ns == 0 else (15 * known_ns + min(gap_ns, 4 * known_ns)) // 16
+
+
+@kernel
+def late_ns(tables: Tables, state: State, engine: int) -> int:
+    """A step of which those who decode say that their tokens came late: longer than the wait for the second token of an
+    answer that was handed over, which is how long tokens wait in a split at the worst. 0: any with a prompt in it.
+
+    That wait is learned beside prompts that were computed here; so it counts up to `LATE_STEPS` steps without any.
+    """
+    step = step_ns(tables, state, engine, 0, max(1, state.engines[engine, c.N_SEATS_USED]), 0, 0)
+    return int(min(state.engines[engine, c.N_SECOND_NS], LATE_STEPS * step))
+
+
+@kernel
+def handover_ns(tables: Tables, state: State, engine: int, decode: int, prompt: int) -> int:
+    """Expected time by which the second token of an answer comes later for being handed over."""
+    link = tables.links[engine, decode]
+    least_ns = link[c.K_BASE_NS] + prompt * link[c.K_TOKEN_NS]
+    step = step_ns(tables, state, decode, 0, max(1, state.engines[decode, c.N_SEATS_USED]), 0, 0)
+    return int(max(least_ns, late_ns(tables, state, decode) - step))
