@@ -120,10 +120,11 @@ def wait_for_second(state: State, engine: int, gap_ns: int) -> None:
 
 @kernel
 def late_ns(tables: Tables, state: State, engine: int) -> int:
-    """A step of which those who decode say that their tokens came late: longer than the wait for the second token of an
-    answer that was handed over, which is how long tokens wait in a split at the worst. 0: any with a prompt in it.
+    """The longest step whose tokens do not come late; 0: any with a prompt in it is longer.
 
-    That wait is learned beside prompts that were computed here; so it counts up to `LATE_STEPS` steps without any.
+    In a split the longest wait is that for the second token of an answer, whose KV has to come first: a step that is no
+    longer adds nothing to the tail. The wait is learned beside prompts that were computed here, so that it counts only
+    up to `LATE_STEPS` steps without one.
     """
     step = step_ns(tables, state, engine, 0, max(1, state.engines[engine, c.N_SEATS_USED]), 0, 0)
     return int(min(state.engines[engine, c.N_SECOND_NS], LATE_STEPS * step))

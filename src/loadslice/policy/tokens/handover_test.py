@@ -6,8 +6,9 @@ import pytest
 from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens import desk
 from loadslice.policy.tokens.books import faults
-from loadslice.policy.tokens.estimate import wait_ns
+from loadslice.policy.tokens.estimate import handover_ns, late_ns, wait_ns
 from loadslice.policy.tokens.layout import State, Tables
+from loadslice.policy.tokens.router import is_late
 from loadslice.policy.tokens.tables import fresh, lower
 from loadslice.spec.language import Language, LanguageEngine, Link, Router, StepCost, check_language
 
@@ -43,9 +44,7 @@ class Scene:
         return [effect for effect in said if effect[c.F_KIND] == kind]
 
     def arrive(self, tag: int, prompt: int) -> int:
-        desk.on_arrival(
-            self.now_ns, self.tables, self.state, tag, 1, prompt, 20, c.FOREVER, c.FOREVER, NO_HITS
-        )
+        desk.on_arrival(self.now_ns, self.tables, self.state, tag, 1, prompt, 20, c.FOREVER, c.FOREVER, NO_HITS)
         return int(self.effects(c.PLACED)[0][c.F_ROW])
 
     def step_done(self, engine: int) -> list[list[int]]:
@@ -135,3 +134,32 @@ def test_a_prompt_that_is_being_computed_is_waited_for_once(passed_ms: int) -> N
     scene.arrive(1, 200)
     found_ns = wait_ns(passed_ms * MS, scene.tables, scene.state, PREFILL, 1)
     assert found_ns == (410 - passed_ms + 200) * MS, "and one that waits behind it as well"
+
+
+def test_how_long_second_tokens_are_waited_for_is_learned() -> None:
+    scene = Scene()
+    row = scene.decoding(0)
+    scene.step_done(DECODE)
+    waited_ns = 2 * MS + 10 * MS
+    assert scene.state.engines[DECODE, c.N_SECOND_NS] == waited_ns
+    scene.step_done(DECODE)
+    assert scene.state.engines[DECODE, c.N_SECOND_NS] == waited_ns, "a third token is no second one"
+    assert scene.state.sequences[row, c.Q_HANDED] == 0
+    assert handover_ns(scene.tables, scene.state, PREFILL, DECODE, 100) == round(2.1 * MS), (
+        "the link: 0.5 ms and 16 us a token"
+    )
+
+
+def test_tokens_are_late_that_come_later_than_second_ones_of_a_split_do() -> None:
+    scene = Scene()
+    scene.decoding(0)
+    counts = scene.state.engines[DECODE]
+    assert is_late(scene.tables, scene.state, DECODE, 1), "while nothing is known, any is"
+    counts[c.N_SECOND_NS] = 40 * MS
+    assert not is_late(scene.tables, scene.state, DECODE, 24)  # 10 + 24 + 1 ms, and its attention
+    assert is_late(scene.tables, scene.state, DECODE, 64)
+    assert is_late(scene.tables, scene.state, DECODE, 400)
+    counts[c.N_SECOND_NS] = 1000 * MS
+    assert late_ns(scene.tables, scene.state, DECODE) == 4 * 11 * MS, (
+        "four steps at most: what was waited for is learned"
+    )
