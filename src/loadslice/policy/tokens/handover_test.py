@@ -6,11 +6,11 @@ import pytest
 from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens import desk
 from loadslice.policy.tokens.books import faults
-from loadslice.policy.tokens.estimate import handover_ns, late_ns, wait_ns
 from loadslice.policy.tokens.layout import State, Tables
-from loadslice.policy.tokens.router import is_late
 from loadslice.policy.tokens.tables import fresh, lower
 from loadslice.spec.language import Language, LanguageEngine, Link, Router, StepCost, check_language
+from loadslice.spec.outcome import Outcome
+from loadslice.spec.route import Route
 
 MS = 1_000_000
 DECODE, PREFILL = 0, 1
@@ -19,9 +19,9 @@ NO_HITS = np.zeros(2, np.int64)
 
 
 class Scene:
-    """A desk of one engine for answers and one for prompts, every prompt handed over."""
+    """A desk of one engine for answers and one for prompts; if nothing is said, every prompt is handed over."""
 
-    def __init__(self) -> None:
+    def __init__(self, router: Router = Router(policy="always-remote")) -> None:  # noqa: B008 - it is frozen
         both = LanguageEngine(backend="none", cost=COST, chunk=64)
         alone = LanguageEngine(backend="none", roles=("prefill",), step_tokens=4096, cost=COST)
         said = Language(
@@ -30,7 +30,7 @@ class Scene:
             model="none",
             engines={"decode": both, "prefill": alone},
             links=[Link(from_="prefill", to="decode")],
-            router=Router(policy="always-remote"),
+            router=router,
             context=4096,
             max_sequences=8,
         )
@@ -127,13 +127,15 @@ def test_who_has_gone_before_the_export_gives_everything_back_with_it() -> None:
 
 @pytest.mark.parametrize("passed_ms", [0, 100])
 def test_a_prompt_that_is_being_computed_is_waited_for_once(passed_ms: int) -> None:
-    scene = Scene()
-    scene.arrive(0, 400)  # 410 ms
-    found_ns = wait_ns(passed_ms * MS, scene.tables, scene.state, PREFILL, 1)
-    assert found_ns == (410 - passed_ms) * MS
-    scene.arrive(1, 200)
-    found_ns = wait_ns(passed_ms * MS, scene.tables, scene.state, PREFILL, 1)
-    assert found_ns == (410 - passed_ms + 200) * MS, "and one that waits behind it as well"
+    for spare_ms, outcome in ((0, None), (-1, Outcome.SHED)):
+        scene = Scene()
+        scene.arrive(0, 400)  # its step takes 410 ms
+        scene.now_ns = passed_ms * MS
+        # What comes now begins when that has ended, and takes 210 ms.
+        first_by_ns = (410 + 210 + spare_ms) * MS
+        desk.on_arrival(scene.now_ns, scene.tables, scene.state, 1, 1, 200, 20, first_by_ns, c.FOREVER, NO_HITS)
+        ended = scene.effects(c.ENDED)
+        assert [one[c.F_A] for one in ended] == ([] if outcome is None else [outcome])
 
 
 def test_how_long_second_tokens_are_waited_for_is_learned() -> None:
@@ -145,21 +147,25 @@ def test_how_long_second_tokens_are_waited_for_is_learned() -> None:
     scene.step_done(DECODE)
     assert scene.state.engines[DECODE, c.N_SECOND_NS] == waited_ns, "a third token is no second one"
     assert scene.state.sequences[row, c.Q_HANDED] == 0
-    assert handover_ns(scene.tables, scene.state, PREFILL, DECODE, 100) == round(2.1 * MS), (
-        "the link: 0.5 ms and 16 us a token"
-    )
 
 
-def test_tokens_are_late_that_come_later_than_second_ones_of_a_split_do() -> None:
-    scene = Scene()
+@pytest.mark.parametrize(
+    ("second_ms", "prompt", "route"),
+    [
+        (0, 24, Route.SPARING),  # while nothing is known, any is late
+        (40, 24, Route.LOCAL_FASTER),  # a step of 10 + 24 + 1 ms
+        (40, 64, Route.SPARING),
+        (1000, 64, Route.SPARING),  # four steps at most: what was waited for is learned beside prompts
+    ],
+)
+def test_tokens_are_late_that_come_later_than_second_ones_of_a_split_do(
+    second_ms: int, prompt: int, route: Route
+) -> None:
+    scene = Scene(Router(policy="cost", penalty=0))
     scene.decoding(0)
+    scene.arrive(1, 2000)  # the engine for prompts is busy for two seconds
     counts = scene.state.engines[DECODE]
-    assert is_late(scene.tables, scene.state, DECODE, 1), "while nothing is known, any is"
-    counts[c.N_SECOND_NS] = 40 * MS
-    assert not is_late(scene.tables, scene.state, DECODE, 24)  # 10 + 24 + 1 ms, and its attention
-    assert is_late(scene.tables, scene.state, DECODE, 64)
-    assert is_late(scene.tables, scene.state, DECODE, 400)
-    counts[c.N_SECOND_NS] = 1000 * MS
-    assert late_ns(scene.tables, scene.state, DECODE) == 4 * 11 * MS, (
-        "four steps at most: what was waited for is learned"
-    )
+    counts[c.N_SECOND_NS], counts[c.N_LATE_PPM] = second_ms * MS, 0
+    scene.arrive(2, prompt)
+    (placed,) = scene.effects(c.PLACED)
+    assert Route(placed[c.F_C]) == route
