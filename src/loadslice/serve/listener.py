@@ -88,6 +88,10 @@ class Listener:
         if self._setting_up:
             await asyncio.wait(self._setting_up, timeout=last_call_s)
         await asyncio.wait((self._loop.create_future(),), timeout=last_call_s)
+        for task in list(self._setting_up):
+            task.cancel()  # or their connections would be made when there is nobody to close them
+        if self._setting_up:
+            await asyncio.wait(self._setting_up)
 
     def _listen(self) -> None:
         self._resting = None

@@ -3,9 +3,11 @@
 import asyncio
 import errno
 import socket
+import ssl
 from collections.abc import Iterable
 
 import pytest
+import trustme
 
 from loadslice.serve.listener import REST_S, Listener, open_listener
 
@@ -132,5 +134,23 @@ def test_who_is_accepted_is_asked_whether_it_is_still_there_and_sends_at_once() 
         writer.close()
         await listener.close(0)
         made[0].abort()  # type: ignore[attr-defined]
+
+    asyncio.run(run())
+
+
+def test_who_has_not_ended_its_handshake_when_the_port_closes_is_closed_with_it() -> None:
+    async def run() -> None:
+        authority = trustme.CA()
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        authority.issue_cert(HOST).configure_cert(context)
+        listener = await open_listener(Met, HOST, 0, context)
+        reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+        async with asyncio.timeout(20):
+            while not listener._setting_up:
+                await asyncio.get_running_loop().run_in_executor(None, bool)
+            await listener.close(0)
+            assert not listener._setting_up
+            assert await reader.read() == b""
+        writer.close()
 
     asyncio.run(run())

@@ -19,6 +19,7 @@ from loadslice.serve.limits import Limits
 from loadslice.serve.quarantine import HOLD_S
 from loadslice.serve.shell import Shell
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import reason
 from loadslice.spec.work import StageError
 
 log = logging.getLogger(__name__)
@@ -97,16 +98,21 @@ class ProcessWatch:
         self._cares[engine].process.kill()
         return True
 
-    def _attend(self, care: _Care) -> None:
+    def _attend(self, care: _Care) -> bool:
+        """Whether it is there."""
         care.up_since_s = self._loop.time()
         care.asked_s, care.is_silent = None, False
         try:
             assert care.process.pid is not None
             care.pidfd = os.pidfd_open(care.process.pid)
-        except ProcessLookupError:
+        except OSError as error:
+            if not isinstance(error, ProcessLookupError):  # no file descriptor is left: nobody would notice its end
+                log.error("engine %s: its process cannot be watched: %s", care.process.name, reason(error))
+                care.process.kill()
             self._ended(care)
-        else:
-            self._loop.add_reader(care.pidfd, self._ended, care)
+            return False
+        self._loop.add_reader(care.pidfd, self._ended, care)
+        return True
 
     def _forget(self, care: _Care) -> None:
         if care.pidfd is not None:
@@ -167,9 +173,9 @@ class ProcessWatch:
         error = done.exception()
         if error is None:
             care.process.ready.set()
-            self._attend(care)
-            self._shell.engine_up(care.engine)
-            log.warning("engine %s: its process is back", care.process.name)
+            if self._attend(care):
+                self._shell.engine_up(care.engine)
+                log.warning("engine %s: its process is back", care.process.name)
             return
         if not isinstance(error, InputError | EngineError | StageError | OSError):
             log.error("engine %s: starting its process", care.process.name, exc_info=error)
