@@ -1,14 +1,17 @@
 """What gRPC clients can hold: connections, bytes, time; counted, bounded, and given back."""
 
 import asyncio
+import gc
 import socket
 import ssl
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import trustme
@@ -18,6 +21,7 @@ from tests.live.grpc_peer import ROWS, STREAM, Peer, call, framed, head, request
 from loadslice.serve import grpc_frames as h2
 from loadslice.serve.access import Access
 from loadslice.serve.administration import Guard
+from loadslice.serve.generation import Serving
 from loadslice.serve.limits import Limits
 from loadslice.serve.server import Server
 from loadslice.serve.tls import Tls, TlsFiles
@@ -187,3 +191,25 @@ def test_part_of_a_frame_is_refused_where_too_much_is_held(pipeline, folder) -> 
     with served(pipeline("tiny"), folder, limits) as live, Peer(live) as peer:
         peer.send(opened() + (1 << 20).to_bytes(3, "big") + b"\0\0\0\0\0\1" + bytes(100_000))
         assert peer.goaway() == h2.ENHANCE_YOUR_CALM
+
+
+def test_a_generation_that_has_been_replaced_is_kept_by_nobody(pipeline, folder) -> None:
+    served_now = pipeline("tiny")
+    with (
+        served(served_now, folder, Limits(), source=lambda: Serving(served_now, folder)) as live,
+        Peer(live) as peer,
+    ):
+        for stream in (1, 3):
+            peer.send(call(stream))
+            assert b"grpc-status\x010" in status(peer, stream)
+        with httpx.Client(base_url=live.server.url) as client:
+            body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
+            for _ in range(2):
+                assert client.post("/v2/models/tiny/infer", json=body).status_code == 200
+        replaced = [weakref.ref(live.server.generation), weakref.ref(live.server.generation.shell)]
+        live.run(live.server.reload())
+        live.run(live.server.retired())
+        gc.collect()
+        assert [one() for one in replaced] == [None, None]
+        peer.send(call(5))
+        assert b"grpc-status\x010" in status(peer, 5)

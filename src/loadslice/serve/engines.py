@@ -28,6 +28,10 @@ def _ignore(_engine: int) -> None:
     """Nobody watches."""
 
 
+def _ignore_batch(_batch: Batch) -> None:
+    """Nobody waits for it."""
+
+
 def _always(_engine: int) -> bool:
     """Nobody has said otherwise."""
     return True
@@ -198,6 +202,13 @@ class Engines:
                 silent.add(self.names[engine])
                 self.suspects.add(engine)
         return sorted(silent)
+
+    def forget(self) -> None:
+        """Tell nobody anything more. Those who were told have this object: none of them would ever be freed, for what
+        was there when the first requests came is left out of garbage collection."""
+        self._on_done = _ignore_batch
+        self.on_lost = self.on_failed = _ignore
+        self.is_up = _always
 
     def stop(self, join_timeout_s: float = JOIN_TIMEOUT_S) -> list[str]:
         """End every worker and every process; what hangs is killed, where it can be.

@@ -293,14 +293,18 @@ class Generation:
             self.unload()
         if self._flush is not None:
             self._flush.cancel()
-        if self._journal is not None:
-            await asyncio.to_thread(
-                self._journal.close,
-                shell.take_events(),
-                outcomes=self.outcomes,
-                span_ns=self._clock.now_ns(),
-                effects_sha256=shell.decisions.hexdigest(),
-            )
+        try:
+            if self._journal is not None:
+                await asyncio.to_thread(
+                    self._journal.close,
+                    shell.take_events(),
+                    outcomes=self.outcomes,
+                    span_ns=self._clock.now_ns(),
+                    effects_sha256=shell.decisions.hexdigest(),
+                )
+        finally:
+            engines.forget()
+            self.service = self._watch = None
 
     def _on_batch(self, batch: Batch) -> None:
         assert self.shell is not None

@@ -19,7 +19,7 @@ from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.twin import twins
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Service:
     """What answers requests once everything is loaded."""
 
