@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 LINGER_S = 2.0
 """How long what a refused client still sends is read and thrown away, so that it gets to read the refusal."""
 
+HEAD_S = 5.0
+"""How long a request's head may take to arrive while there are too many connections, or on one that is reserved."""
+
 UNSENT_BYTES_MAX = 1 << 14
 """A connection that has this much to send that the operating system has not accepted counts as one that does not read:
 it is asked nothing more, and has `Limits.reply_timeout_s`."""
@@ -82,15 +85,16 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is lost when it is closed: no request is being handled, waits, or is likely on its way."""
-        return (
-            self.head is None
-            and not self._incoming.ahead
-            and not self.is_blocked
-            and self._transport is not None
-            and not self._transport.is_closing()
-            and self._server.loop.time() - self.heard_s >= self._server.limits.idle_s
-        )
+        """Whether nothing is lost when it is closed: no request is being handled, waits, or is likely on its way.
+
+        A head that has not become whole within `HEAD_S` is nothing: a thousand of them would shut everybody out.
+        """
+        if self.head is not None or self.is_blocked or self._transport is None or self._transport.is_closing():
+            return False
+        now_s, limits = self._server.loop.time(), self._server.limits
+        if self._incoming.ahead:
+            return now_s - self.free_s >= HEAD_S
+        return now_s - self.heard_s >= limits.idle_s
 
     # Of the transport.
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadslice.serve.body import Bodies
-from loadslice.serve.connection import UNSENT_BYTES_MAX, Connection
+from loadslice.serve.connection import HEAD_S, UNSENT_BYTES_MAX, Connection
 from loadslice.serve.head import Head
 from loadslice.serve.http_server import TURNED_AWAY_MAX, HttpServer
 from loadslice.serve.incoming import AHEAD_BYTES_MAX
@@ -373,5 +373,30 @@ def test_a_connection_that_has_closed_is_freed_and_not_by_the_garbage_collector(
             assert not [one for one in gc.get_objects() if type(one) is Connection]
         finally:
             gc.enable()
+
+    asyncio.run(run())
+
+
+def test_heads_that_never_become_whole_do_not_keep_everybody_else_out() -> None:
+    async def run() -> None:
+        limits = Limits(connections_max=2, connections_reserved=1, idle_s=3600)
+        handler = Echo(limits)
+        server = HttpServer(handler, limits)
+        made = []
+        for _ in range(3):
+            made.append((server(), Wire()))
+            made[-1][0].connection_made(made[-1][1])
+            push(made[-1][0], b"GET / HT")
+        (slow, slow_wire), (late, late_wire), (reserved, reserved_wire) = made
+        assert [one.is_reserved for one, _ in made] == [False, False, True]
+        slow.free_s -= HEAD_S
+        one, wire = server(), Wire()
+        one.connection_made(wire)
+        assert (slow_wire.is_open, late_wire.is_open, one.is_reserved) == (False, True, False)
+        reserved.free_s -= HEAD_S + 1
+        late.free_s -= HEAD_S + 1
+        server._sweep()
+        assert (late_wire.is_open, reserved_wire.is_open) == (True, False), "what is reserved is for who is quick"
+        await server.shutdown(0)
 
     asyncio.run(run())

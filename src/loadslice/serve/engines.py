@@ -204,8 +204,11 @@ class Engines:
         return sorted(silent)
 
     def forget(self) -> None:
-        """Tell nobody anything more. Those who were told have this object: none of them would ever be freed, for what
-        was there when the first requests came is left out of garbage collection."""
+        """Tell nobody anything more.
+
+        Those who were told have this object, and what was there when the first requests came is left out of garbage
+        collection: none of them would ever be freed.
+        """
         self._on_done = _ignore_batch
         self.on_lost = self.on_failed = _ignore
         self.is_up = _always

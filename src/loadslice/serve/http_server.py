@@ -3,7 +3,7 @@
 import asyncio
 from email.utils import formatdate
 
-from loadslice.serve.connection import Connection
+from loadslice.serve.connection import HEAD_S, Connection
 from loadslice.serve.handler import Handler
 from loadslice.serve.head import HeadReader
 from loadslice.serve.limits import Limits
@@ -87,7 +87,9 @@ class HttpServer:
 
     def _sweep(self) -> None:
         """Close those that have brought no whole head for longer than they may."""
-        since_s = self.loop.time() - self.limits.keepalive_timeout_s
-        for connection in [one for one in self.connections if one.head is None and one.free_s < since_s]:
-            connection.close()
+        now_s = self.loop.time()
+        for connection in list(self.connections):
+            may_s = HEAD_S if connection.is_reserved else self.limits.keepalive_timeout_s
+            if connection.head is None and now_s - connection.free_s > may_s:
+                connection.close()
         self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)
