@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadslice.serve.body import Bodies
+from loadslice.serve.body import CONTINUE, Bodies
 from loadslice.serve.connection import HEAD_S, UNSENT_BYTES_MAX, Connection
 from loadslice.serve.head import Head
 from loadslice.serve.http_server import TURNED_AWAY_MAX, HttpServer
@@ -280,6 +280,21 @@ def test_what_is_too_much_is_refused_and_the_connection_ends_once_the_client_cou
         assert len(handler.refusals) == 1
         connection.connection_lost(None)
         assert handler.bodies.held_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_a_client_that_waits_for_leave_may_send_chunks_then() -> None:
+    async def run() -> None:
+        limits = Limits()
+        handler, wire = Echo(limits), Wire()
+        _, connection = on(wire, handler, limits)
+        head, empty_line, body = chunked(b"body", 2).partition(b"\r\n\r\n")
+        push(connection, head + b"\r\nExpect: 100-continue" + empty_line)
+        assert wire.sent == CONTINUE
+        push(connection, body)
+        assert handler.seen == [b"body"]
+        connection.connection_lost(None)
 
     asyncio.run(run())
 
