@@ -415,3 +415,27 @@ def test_heads_that_never_become_whole_do_not_keep_everybody_else_out() -> None:
         await server.shutdown(0)
 
     asyncio.run(run())
+
+
+def test_what_is_reserved_makes_room_for_what_is_reserved_and_for_nothing_else() -> None:
+    async def run() -> None:
+        limits = Limits(connections_max=1, connections_reserved=1, idle_s=3600)
+        server = HttpServer(Echo(limits, waits=True), limits)
+
+        def come(sent: bytes) -> tuple[Connection, Wire]:
+            connection, wire = server(), Wire()
+            connection.connection_made(wire)
+            push(connection, sent)
+            return connection, wire
+
+        _, busy = come(post(b"is being answered"))
+        first, left = come(b"GET / HT")
+        assert first.is_reserved
+        _, away = come(b"GET / HT")
+        assert away.sent.startswith(b"HTTP/1.1 503 ")
+        first.free_s -= HEAD_S
+        second, wire = come(b"GET / HT")
+        assert (busy.is_open, left.is_open, wire.is_open, second.is_reserved) == (True, False, True, True)
+        await server.shutdown(0)
+
+    asyncio.run(run())
