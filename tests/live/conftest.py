@@ -15,9 +15,26 @@ import pytest
 from onnx import TensorProto, helper
 
 from loadslice.policy import invariants
+from loadslice.serve.loop import new_loop
 from loadslice.serve.server import Server
 from loadslice.spec.functions import load_function
 from loadslice.spec.pipeline import Pipeline, check
+
+
+class _ServingLoops(asyncio.DefaultEventLoopPolicy):
+    """Tests serve on the loop that users are served on: what it does to descriptors it watches, it does here too."""
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        return new_loop()
+
+
+@pytest.fixture(autouse=True)
+def _serve_on_the_serving_loop() -> Iterator[None]:
+    before = asyncio.get_event_loop_policy()
+    asyncio.set_event_loop_policy(_ServingLoops())
+    yield
+    asyncio.set_event_loop_policy(before)
+
 
 STAGES = """
 import threading
