@@ -55,8 +55,7 @@ fuzz: $(VENV)/.dev
 
 # Every drill on the two examples, with everything that guards them.
 drills: $(VENV)/.dev
-	$(BIN)/loadslice drill --pipeline examples/ocr/guarded.yaml
-	$(BIN)/loadslice drill --pipeline examples/inspection/guarded.yaml --dilate 4
+	$(BIN)/loadslice drill --pipeline examples/ocr/guarded.yaml --pipeline examples/inspection/guarded.yaml --dilate 4
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
