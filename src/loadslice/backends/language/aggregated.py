@@ -17,9 +17,10 @@ import numpy as np
 from loadslice.backends.language import messages as m
 from loadslice.backends.language.base import KvLayout
 from loadslice.backends.language.calibrate import measured_costs
-from loadslice.backends.language.gguf import converted, sha256_of
+from loadslice.backends.language.gguf import converted
 from loadslice.backends.language.measured import Measured
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import sha256_file
 from loadslice.spec.language import WHOLE_BACKENDS
 
 IDLE_STEPS_MAX = 100_000
@@ -126,7 +127,7 @@ class WholeEngine:
         self._pipeline = GenaiPipeline(folder, order)
         layout = KvLayout(0, 0, 0, order.block, "", 0, has_neutral=False, sequences=order.seats)
         said = m.Layout(
-            model_sha256=sha256_of(source if source.is_file() else folder / "openvino_model.bin"),
+            model_sha256=sha256_file(source if source.is_file() else folder / "openvino_model.bin"),
             layers=0,
             kv_heads=0,
             head_dim=0,

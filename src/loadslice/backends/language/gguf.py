@@ -1,6 +1,5 @@
 """From a GGUF file to what OpenVINO runs: converted once, kept in the user's cache by the file's hash."""
 
-import hashlib
 import importlib.util
 import os
 import shutil
@@ -11,26 +10,10 @@ from pathlib import Path
 
 from loadslice.backends.language.weights import GgufWeights
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import sha256_file
 
 CONVERT_S = 900.0
-CHUNK_BYTES = 1 << 22
 TOKENIZER_FILES = ("openvino_tokenizer.xml", "openvino_detokenizer.xml")
-
-
-def sha256_of(path: Path) -> str:
-    """Hash of a file.
-
-    Raises:
-        InputError: It cannot be read.
-    """
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(CHUNK_BYTES):
-                digest.update(chunk)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read, {(error.strerror or str(error)).lower()}.") from error
-    return digest.hexdigest()
 
 
 def cache_folder() -> Path:
@@ -79,7 +62,7 @@ def _with(path: Path, names: tuple[str, ...]) -> Path:
 
 
 def _from_gguf(path: Path) -> Path:
-    name = sha256_of(path)
+    name = sha256_file(path)
     folder = cache_folder() / name
     if (folder / "openvino_detokenizer.xml").is_file():
         return folder

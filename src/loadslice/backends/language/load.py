@@ -5,8 +5,9 @@ from pathlib import Path
 
 from loadslice.backends.language import messages as m
 from loadslice.backends.language.base import LanguageSession
-from loadslice.backends.language.gguf import converted, sha256_of
+from loadslice.backends.language.gguf import converted
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import sha256_file
 from loadslice.spec.language import WHOLE_BACKENDS
 
 
@@ -34,7 +35,7 @@ def open_session(order: m.Load) -> tuple[LanguageSession, m.Layout]:
             f"Say `block: {known.block}` in the language file."
         )
     layout = m.Layout(
-        model_sha256=sha256_of(hashed),
+        model_sha256=sha256_file(hashed),
         layers=known.layers,
         kv_heads=known.kv_heads,
         head_dim=known.head_dim,

@@ -16,9 +16,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from loadslice.backends.language.gguf import cache_folder, sha256_of
+from loadslice.backends.language.gguf import cache_folder
 from loadslice.backends.language.weights import GROUP, GgufWeights, Grouped
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import sha256_file
 
 MODEL_FILE, DATA_FILE = "decoder.onnx", "decoder.data"
 VERSION = 1
@@ -79,7 +80,7 @@ def built(path: Path) -> Path:
     Raises:
         InputError: It cannot be built.
     """
-    folder = cache_folder() / f"{sha256_of(path)}-onnx-{VERSION}"
+    folder = cache_folder() / f"{sha256_file(path)}-onnx-{VERSION}"
     if (folder / MODEL_FILE).is_file():
         return folder / MODEL_FILE
     weights = GgufWeights(path)
