@@ -55,7 +55,7 @@ def report_of(found: Findings) -> Report:
         machine=found.machine,
         models=found.models.reports if found.models else [],
         latency_table=entries,
-        latency_basis=", ".join(sorted({entry.basis for entry in entries})),
+        latency_basis=_basis(entries),
         plans=plans,
         agreements=assemble.agreements(texts, found.inputs.score),
         provenance=_provenance(found, made.tools | {"loadslice": made.loadslice}, made.inputs),
@@ -120,6 +120,19 @@ def _all_entries(studied: list[Studied]) -> list[Entry]:
         known = {entry.engine for entry in found}
         found += [entry for entry in (one.table.entries if one.table else []) if entry.engine not in known]
     return found
+
+
+POOLED = (
+    "the means; percentiles and contended times of {pooled} of {all} are pooled: each kind of work was run a few "
+    "times, its spread is its stage's and its contention its engine's, as the rehearsal found them"
+)
+
+
+def _basis(entries: list[Entry]) -> str:
+    """How the times are known, all together."""
+    bases = ", ".join(sorted({entry.basis for entry in entries}))
+    pooled = sum(entry.pooled is not None for entry in entries)
+    return f"{bases} {POOLED.format(pooled=pooled, all=len(entries))}" if pooled else bases
 
 
 def _provenance(found: Findings, versions: dict[str, str], inputs: dict[str, str]) -> Provenance:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import polars as pl
 
 from loadslice.spec.replay import Replay
-from loadslice.spec.report import OUTSIDE, QUANTILES, Compared, Interval, StageCompared, StageTimes
+from loadslice.spec.report import OUTSIDE, QUANTILES, TELLING_WIDTH, Compared, Interval, StageCompared, StageTimes
 
 Float64s = npt.NDArray[np.float64]
 
@@ -64,9 +64,12 @@ def _compared(
     interval: Interval | None,
 ) -> Compared:
     error_pct = 100 * (predicted - measured) / measured if predicted is not None and measured else None
-    inside = None
+    inside, too_wide = None, False
     if predicted is not None and interval is not None:
         inside = interval.low <= predicted <= interval.high
+        # A share has no such width: near 0 every interval is many times what was measured.
+        width = interval.high - interval.low
+        too_wide = inside and unit != "share" and width > TELLING_WIDTH * (measured or 0.0)
     return Compared(
         figure=figure,
         unit=unit,
@@ -75,7 +78,8 @@ def _compared(
         error_pct=error_pct,
         predicted_95=predicted_95,
         measured_95=interval,
-        inside=inside,
+        inside=None if too_wide else inside,
+        too_wide=too_wide,
     )
 
 

@@ -1,9 +1,13 @@
+import msgspec
 import numpy as np
 import polars as pl
 import pytest
 
 from loadslice.evaluate import compare
-from loadslice.spec.report import OUTSIDE
+from loadslice.evaluate.report.specimen import specimen
+from loadslice.spec.outcome import OUTCOMES
+from loadslice.spec.report import OUTSIDE, Compared
+from loadslice.spec.simulation import LatencyMs
 
 
 def test_a_bootstrap_interval_holds_the_truth_about_as_often_as_it_says() -> None:
@@ -84,3 +88,31 @@ def test_overhead_is_what_the_client_waited_beyond_all_waiting_and_service() -> 
     assert found.stage == OUTSIDE
     assert found.measured is not None
     assert found.measured.service_ms_mean == pytest.approx(10.5)
+
+
+def _p50(latencies_ms: list[float], predicted_ms: float) -> Compared:
+    times = LatencyMs(p50=float(np.median(latencies_ms)), p95=None, p99=None, mean=None)
+    outcomes = dict.fromkeys(OUTCOMES, 0) | {"completed": len(latencies_ms)}
+    measured = specimen().plans[0].measured
+    assert measured is not None
+    replay = msgspec.structs.replace(measured, latency_ms=times, outcomes=outcomes)
+    return compare.figures({"p50": predicted_ms}, {}, replay, np.array(latencies_ms), seed=0)[0]
+
+
+def test_an_interval_that_holds_everything_passes_nothing() -> None:
+    # Half of the requests waited in a queue: one run does not say where the median is.
+    split = [200.0] * 40 + [1600.0] * 40
+    told = _p50(split, predicted_ms=300.0)
+    assert told.inside is None
+    assert told.too_wide
+    assert told.told == "cannot be told: the interval is wider than 50% of what was measured"
+
+
+def test_a_short_interval_passes_and_fails() -> None:
+    even = [100.0 + number % 7 for number in range(80)]
+    assert _p50(even, predicted_ms=103.0).told == "yes"
+    assert _p50(even, predicted_ms=300.0).told == "no"
+
+
+def test_a_prediction_outside_a_wide_interval_is_outside() -> None:
+    assert _p50([200.0] * 40 + [1600.0] * 40, predicted_ms=20_000.0).told == "no"

@@ -24,7 +24,7 @@ from loadslice.evaluate.company import CONTENTIONS, Passages, passages
 from loadslice.policy.estimate import typical_ms
 from loadslice.sim.crowding import measured_crowding
 from loadslice.sim.service import Service, lower_service
-from loadslice.spec.latency import Drift, Entry, LatencyTable, Milliseconds
+from loadslice.spec.latency import Drift, Entry, LatencyTable, Milliseconds, Pooled
 from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.twin import twins
 
@@ -158,9 +158,11 @@ class _Levels:
         """Engine -> slow-down in full company, one of `CONTENTIONS`."""
         pairs = dict.fromkeys((own.stage, own.engine) for own in found)
         self.ratios = {pair: ratio for pair in pairs if (ratio := self._ratio(*pair)) is not None}
-        self._levels_ms = self._means()
+        self._levels_ms, self._rehearsed = self._means()
         self._level = _Curves(self._levels_ms)
-        self._shapes = {pair: self._shape(*pair) for pair in self.ratios}
+        overs = {pair: self._over(*pair) for pair in self.ratios}
+        self._shapes = {pair: self._shape(over) for pair, over in overs.items()}
+        self._spread_runs = {pair: len(over) for pair, over in overs.items()}
         ways_ms = {pair: self._ways_ms(*pair) for pair in pairs}
         self._ways = np.concatenate([np.zeros(0), *ways_ms.values()])
         self._longer_ms = {pair: float(own.mean() - self._ways.mean()) for pair, own in ways_ms.items() if len(own)}
@@ -179,7 +181,13 @@ class _Levels:
         if entry.contended_ms is not None:
             crowding = measured_crowding(self._pipeline, kind.engine, self._service.cores)
             contended = _milliseconds(times_ms * self.contention[kind.engine] * crowding)
-        return msgspec.structs.replace(entry, latency_ms=_milliseconds(times_ms), contended_ms=contended)
+        pooled = Pooled(
+            rehearsed=self._rehearsed[kind],
+            spread_of="stage" if all(one.stage == kind.stage for one in self._telling(*pair)) else "engine",
+            spread_runs=self._spread_runs[pair],
+            contention=self.contention[kind.engine],
+        )
+        return msgspec.structs.replace(entry, latency_ms=_milliseconds(times_ms), contended_ms=contended, pooled=pooled)
 
     def handover_ms(self) -> Milliseconds | None:
         """The way to the worker and back on a machine of its own."""
@@ -262,8 +270,11 @@ class _Levels:
         known = sum(int(np.count_nonzero(~np.isnan(self._profile.at(one)))) for one in own)
         return own if known >= PASSAGES_MIN else [one for one in self._found if one.engine == engine]
 
-    def _means(self) -> dict[_Kind, float]:
-        """Mean time alone of each kind: the profile's times at the rehearsals' speed, and theirs, count alike."""
+    def _means(self) -> tuple[dict[_Kind, float], dict[_Kind, int]]:
+        """Mean time alone of each kind: the profile's times at the rehearsals' speed, and theirs, count alike.
+
+        Beside it, of how many passages of the rehearsals each mean is.
+        """
         total_ms = {kind: mean_ms * n * self.ratios.get((kind.stage, kind.engine), 1.0)
                     for kind, (mean_ms, n) in self._profiled.items()}  # fmt: skip
         count = {kind: n for kind, (_, n) in self._profiled.items()}
@@ -274,13 +285,21 @@ class _Levels:
                 if kind in total_ms:
                     total_ms[kind] += alone_ms
                     count[kind] += 1
-        return {kind: total_ms[kind] / count[kind] for kind in total_ms}
+        profiled = {kind: n for kind, (_, n) in self._profiled.items()}
+        return {kind: total_ms[kind] / count[kind] for kind in total_ms}, {
+            kind: count[kind] - profiled[kind] for kind in total_ms
+        }
 
-    def _shape(self, stage: str, engine: str) -> Float64s:
-        """[SAMPLES] quantiles of time over level, mean 1, of a stage that has a ratio."""
+    def _over(self, stage: str, engine: str) -> Float64s:
+        """Time over level of each passage that tells of a stage that has a ratio, [n]."""
         own = self._telling(stage, engine)
         over = np.concatenate([alone_ms / levels_ms for _, alone_ms, levels_ms in self._known(own)])
-        shape = np.quantile(over[~np.isnan(over)], _EVENLY)
+        return over[~np.isnan(over)]
+
+    @staticmethod
+    def _shape(over: Float64s) -> Float64s:
+        """[SAMPLES] quantiles of time over level, mean 1."""
+        shape = np.quantile(over, _EVENLY)
         centred: Float64s = shape / shape.mean()
         return centred
 

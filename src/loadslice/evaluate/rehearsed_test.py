@@ -100,6 +100,20 @@ def test_a_profile_that_is_wrong_in_speed_and_contention_comes_out_right(factor:
     )
 
 
+def test_every_rehearsed_time_says_how_much_of_it_is_its_own() -> None:
+    stages = journal()
+    found = as_rehearsed(profile(1.0, CONTENTION), pipeline(), [stages], RATE_PER_S)
+    passed = stages.filter(pl.col("stage") == "read")
+    entries = [entry for entry in found.table.entries if entry.engine == "ort"]
+    assert all(entry.pooled is not None for entry in entries)
+    pooled = [entry.pooled for entry in entries if entry.pooled is not None]
+    assert {one.spread_of for one in pooled} == {"stage"}
+    assert {one.contention for one in pooled} == {found.contentions["ort"]}
+    batches = passed.height if "batch" not in passed.columns else passed["batch"].n_unique()
+    assert {one.spread_runs for one in pooled} == {sum(one.rehearsed for one in pooled)} == {batches}
+    assert all(entry.pooled is None for entry in profile(1.0, CONTENTION).entries)
+
+
 def test_hand_over_is_what_it_is_without_company() -> None:
     found = as_rehearsed(profile(1.0, CONTENTION, handover_ms=5.0), pipeline(), [journal()], RATE_PER_S)
     assert found.table.handover_ms is not None

@@ -51,6 +51,23 @@ class ModelError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """What it was calibrated on, and why it is as wide as it is."""
 
 
+P99_RUNS_MIN = 100
+"""Of fewer runs a 99th percentile is hardly more than the longest of them."""
+
+
+class Pooled(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a rehearsed entry owes to other runs than its own: its figures are not as many measurements."""
+
+    rehearsed: int
+    """Passages of this kind of work in the rehearsal. The entry's mean is of these and its ``n``, at one speed."""
+    spread_of: Literal["stage", "engine"]
+    """Whose passages gave the shape of its distribution (P50, P90, P99, samples), over all shapes and rows together."""
+    spread_runs: int
+    """How many passages those were."""
+    contention: float
+    """Of the engine in full company, fitted over all its passages; ``contended_ms`` is a product of it, never timed."""
+
+
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Service time of one variant on one engine, for one batch and one shape."""
 
@@ -69,6 +86,33 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     source: str | None = None
     error: ModelError | None = None
     """Of a modelled time; ``None``: measured, or nobody says. `loadslice.spec.uncertainty` draws from it."""
+    pooled: Pooled | None = None
+    """``None``: its figures are of its own ``n`` runs alone."""
+
+    @property
+    def p99_is(self) -> str | None:
+        """What a P99 of this entry really is; ``None``: one of enough runs of its own, or a model's."""
+        if self.pooled is not None:
+            return "pooled"
+        few = self.basis == "measured" and self.n is not None and self.n < P99_RUNS_MIN
+        return f"longest of {self.n}" if few else None
+
+    @property
+    def how(self) -> str:
+        """How each of its figures is known."""
+        if self.basis != "measured":
+            return self.basis
+        runs = "measured" if self.n is None else f"measured {self.n} time{'' if self.n == 1 else 's'}"
+        if self.pooled is None:
+            return runs
+        pooled = self.pooled
+        company = (
+            "" if self.contended_ms is None else f"; contended: modelled, the engine's factor {pooled.contention:.2f}"
+        )
+        return (
+            f"mean: {runs}, {pooled.rehearsed} more in the server; P50 and P99: that mean and the spread of "
+            f"{pooled.spread_runs} passages of the {pooled.spread_of}, all shapes{company}"
+        )
 
 
 class StageWork(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

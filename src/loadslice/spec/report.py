@@ -24,6 +24,11 @@ OUTSIDE = "front"
 """Pseudo stage: sockets, front, client and the way between stages; latency minus all waiting and all service."""
 
 
+TELLING_WIDTH = 0.5
+"""A 95 % interval wider than this share of the measured figure holds predictions that are off by a quarter either way
+and more; that one lies inside says nothing for it."""
+
+
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
     """Where a repeated measurement would fall 95 times in 100, by bootstrap."""
 
@@ -45,7 +50,16 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """Where one more run falls 95 times in 100, by the simulator's replicas."""
     measured_95: Interval | None
     inside: bool | None
-    """The prediction lies inside ``measured_95``: no difference was shown."""
+    """The prediction lies inside ``measured_95``: no difference was shown. Null: it cannot be told."""
+    too_wide: bool = False
+    """It lies inside an interval so wide (`TELLING_WIDTH`) that most wrong predictions would: nothing was shown."""
+
+    @property
+    def told(self) -> str | None:
+        """``inside`` in words; ``None``: there is no interval, or no prediction."""
+        if self.too_wide:
+            return f"cannot be told: the interval is wider than {TELLING_WIDTH:.0%} of what was measured"
+        return None if self.inside is None else "yes" if self.inside else "no"
 
 
 class StageTimes(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from loadslice.spec.device import PeakPrecision
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolved
 from loadslice.spec.language import is_language_file
-from loadslice.spec.latency import Drift, Entry, LatencyTable, Milliseconds
+from loadslice.spec.latency import P99_RUNS_MIN, Drift, Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import load
 
 
@@ -206,6 +206,8 @@ def _lines(table: LatencyTable, kept: Path | None) -> Iterator[str]:
     yield ""
     yield from sources
     yield "contended: median while every engine slot that runs models was busy."
+    if any(entry.p99_is is not None for entry in table.entries):
+        yield f"p99: of fewer than {P99_RUNS_MIN} runs (n) it is hardly more than the longest of them."
     if table.drift is not None:
         yield _drifting(table.drift)
     if kept is not None:

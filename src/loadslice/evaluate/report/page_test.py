@@ -11,6 +11,7 @@ from loadslice.evaluate.report.page import render
 from loadslice.evaluate.report.specimen import HOSTILE, specimen
 from loadslice.spec import report as reports
 from loadslice.spec.files import encode_json, write_bytes
+from loadslice.spec.latency import Entry, Milliseconds, Pooled
 
 
 class Outline(HTMLParser):
@@ -92,3 +93,42 @@ def test_the_json_twin_reads_back_as_it_was_written(tmp_path: Path) -> None:
     write_bytes(tmp_path / "report.json", encode_json(made))
     assert reports.load(tmp_path / "report.json") == made
     assert json.loads((tmp_path / "report.json").read_bytes())["verdict"]["headline"] == made.verdict.headline
+
+
+def _one_time(entry: Entry) -> str:
+    made = msgspec.structs.replace(specimen(), latency_table=[entry])
+    table = render(made).partition("Time of one batch, ms")[2].partition("</table>")[0]
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", table))
+
+
+TIMED = Entry(
+    variant="recognise",
+    engine="ort",
+    batch=1,
+    latency_ms=Milliseconds(p50=37.1, p90=60.0, p99=73.4),
+    contended_ms=Milliseconds(p50=37.1, p90=60.0, p99=73.4),
+    n=1,
+    basis="measured",
+)
+
+
+def test_the_longest_of_a_few_runs_is_not_shown_as_a_p99() -> None:
+    assert "73.4 longest of 1 " in _one_time(TIMED)
+    assert "longest" not in _one_time(msgspec.structs.replace(TIMED, n=100))
+
+
+def test_pooled_figures_say_what_was_measured_and_what_is_shared() -> None:
+    pooled = Pooled(rehearsed=2, spread_of="stage", spread_runs=52, contention=1.0)
+    told = _one_time(msgspec.structs.replace(TIMED, pooled=pooled))
+    assert "73.4 pooled " in told
+    assert (
+        "mean: measured 1 time, 2 more in the server; P50 and P99: that mean and the spread of 52 passages of the "
+        "stage, all shapes; contended: modelled, the engine's factor 1.00"
+    ) in told.replace("&#39;", "'")
+
+
+def test_an_error_beside_a_wide_interval_is_no_pass() -> None:
+    made = specimen()
+    figure = msgspec.structs.replace(made.plans[0].compared[0], inside=None, too_wide=True)
+    page = render(msgspec.structs.replace(made, plans=[msgspec.structs.replace(made.plans[0], compared=[figure])]))
+    assert "cannot be told: the interval is wider than 50% of what was measured" in page
