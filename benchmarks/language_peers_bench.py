@@ -28,10 +28,10 @@ import psutil
 from benchmarks.language_bench import BATCH, GenAi, shared
 from benchmarks.language_runs import CHAT, processor_s, watch
 from loadslice.app.output import say
-from loadslice.backends.language.gguf import cache_folder, converted, sha256_of
+from loadslice.backends.language.gguf import cache_folder, converted
 from loadslice.backends.language.words import Words
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import resolve_model
+from loadslice.spec.files import resolve_model, sha256_file
 
 ROUNDS = int(os.environ.get("LANGUAGE_ROUNDS", "3"))
 TOKENS = 48
@@ -268,7 +268,7 @@ async def _ready(url: str, process: subprocess.Popen[bytes]) -> bool:
 
 def _checkpoint(weights: Path, said: dict[str, str]) -> Path:
     """The weights for transformers and vLLM, written once."""
-    folder = cache_folder() / f"{sha256_of(weights)}-hf"
+    folder = cache_folder() / f"{sha256_file(weights)}-hf"
     if not (folder / "tokenizer.json").is_file():
         if "transformers" not in said:
             raise InputError("its checkpoint is written by transformers; say LANGUAGE_PEERS=transformers=PYTHON too")
