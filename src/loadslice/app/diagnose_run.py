@@ -9,9 +9,9 @@ from loadslice.app.admin_client import ADMIN_TOKEN
 from loadslice.app.coverage import Asking, subject, with_subjects
 from loadslice.app.output import say
 from loadslice.backends import probe
-from loadslice.evaluate.diagnose import drawn, from_folder, from_journal, from_scrapes
+from loadslice.evaluate.diagnose import avalanche, drawn, from_folder, from_journal, from_scrapes, queues
 from loadslice.evaluate.diagnose.evidence import Evidence
-from loadslice.evaluate.diagnose.rule import ask
+from loadslice.evaluate.diagnose.rule import ask, ranked
 from loadslice.evaluate.diagnose.rules import RULES
 from loadslice.evaluate.watch.sensors import Sensors
 from loadslice.graph.inspect import inspect
@@ -25,10 +25,19 @@ from loadslice.spec.inspection import Inspection
 from loadslice.spec.pipeline import Pipeline
 
 COMPILER_S_MAX = 300.0
+LOOKS_MIN = max(queues.BINS_MIN, avalanche.BINS_MIN)
+"""Stretches between looks below which a course over time cannot be told from a single jump."""
+EVERY_S_MIN, EVERY_S_MAX = 0.05, 1.0
 
 
-def of_server(url: str, admin_url: str | None, for_s: float, every_s: float) -> Evidence:
+def of_server(url: str, admin_url: str | None, for_s: float, every_s: float | None) -> Evidence:
     """Look at a live server for some seconds.
+
+    Args:
+        url: Of the server.
+        admin_url: Of its administration, where that is elsewhere.
+        for_s: How long.
+        every_s: Between looks; ``None``: a second, or as much less as every rule needs.
 
     Raises:
         InputError: It cannot be reached.
@@ -36,6 +45,7 @@ def of_server(url: str, admin_url: str | None, for_s: float, every_s: float) -> 
     sensors = Sensors() if watch_server.is_here(url) else None
     scrapes, sensed = [], []
     pause = threading.Event()
+    every_s = min(EVERY_S_MAX, max(EVERY_S_MIN, for_s / LOOKS_MIN)) if every_s is None else every_s
     looks = max(2, round(for_s / every_s) + 1)
     for number in range(looks):
         scrapes.append(watch_server.metrics(url))
@@ -120,11 +130,10 @@ def conclude(source: str, kind: str, parts: list[Evidence]) -> Diagnosis:
         for one in asked:
             if one.looked or one.rule not in looked:
                 looked[one.rule] = one
-    order = {"high": 0, "medium": 1, "low": 2}
     return Diagnosis(
         source=source,
         kind=kind,  # type: ignore[arg-type]
-        findings=sorted(findings, key=lambda one: order[one.confidence]),
+        findings=ranked(RULES, findings),
         looked_at=list(looked.values()),
         read=[place for part in parts for place in part.read],
     )

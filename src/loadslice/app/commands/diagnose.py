@@ -18,14 +18,19 @@ _path = click.Path(path_type=Path)
 @click.option(
     "--for-s", type=Finite(0.1, 3600), default=10.0, show_default=True, help="How long a server is looked at."
 )
-@click.option("--every-s", type=Finite(0.05, 600), default=1.0, show_default=True, help="Between looks.")
+@click.option(
+    "--every-s",
+    type=Finite(0.05, 600),
+    default=None,
+    help="Between looks.  [default: 1, or less where --for-s is short: a dozen looks are taken]",
+)
 @click.option("--admin-url", default=None, help="Of its administration, where that has a port of its own.")
 @click.option("--pipeline", type=_path, default=None, help="Its models are held against its engines' devices too.")
 @click.option("--budget", type=_path, default=None, help="Limit of a box, power.per_box_w, for a recorded run.")
 @json_option
 @out_option
 def command(
-    source: str, for_s: float, every_s: float, admin_url: str | None, pipeline: Path | None, budget: Path | None,
+    source: str, for_s: float, every_s: float | None, admin_url: str | None, pipeline: Path | None, budget: Path | None,
     as_json: bool, out: Path | None,
 ) -> None:  # fmt: skip
     """What is wrong, why, and what to do about it?

@@ -1,5 +1,6 @@
 """`diagnose` as a user runs it: on what other commands have left behind."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ import numpy as np
 import onnx
 import pytest
 
+from loadslice.app import diagnose_run
 from loadslice.app.cli import run
 from loadslice.evaluate.diagnose.specimen import CAPACITY_PER_S, ONE, journal, one_engine, poisson, times
+from loadslice.evaluate.scrape import Scrape
 from loadslice.graph.rewrites.rewrites_test import quantised, transformer_block
 from loadslice.spec.diagnosis import Diagnosis
 from loadslice.variants import specimen
@@ -55,6 +58,15 @@ def test_nothing_found_says_what_was_looked_at_and_ends_well(tmp_path, capsys) -
     said = capsys.readouterr().out
     assert said.startswith("nothing was found.\nlooked at: ")
     assert "not looked at: int8-loss: nothing compares answers" in said
+
+
+def test_a_server_is_looked_at_often_enough_however_short_the_time_that_is_given(monkeypatch) -> None:
+    looks = itertools.count()
+    monkeypatch.setattr(diagnose_run.watch_server, "metrics", lambda _: Scrape(float(next(looks)), {}))
+    monkeypatch.setattr(diagnose_run.watch_server, "is_here", lambda _: False)
+    monkeypatch.delenv("LOADSLICE_ADMIN_TOKEN", raising=False)
+    seen = diagnose_run.conclude("url", "server", [diagnose_run.of_server("http://127.0.0.1:1", None, 0.6, None)])
+    assert {"queue-growth", "avalanche"} <= {one.rule for one in seen.looked_at if one.looked}
 
 
 @pytest.mark.parametrize(("limit_w", "fires"), [(60, True), (150, False)])

@@ -34,8 +34,10 @@ class Onset:
 
 def _look(evidence: Evidence) -> Iterable[Finding]:
     line = evidence.timeline
-    if line is None or len(line.arrivals) < BINS_MIN:
+    if line is None:
         raise NotSeenError("no course of queues, errors and attempts over time is known")
+    if len(line.arrivals) < BINS_MIN:
+        raise NotSeenError(f"a course over time of {len(line.arrivals)} steps is too short to tell growth from a jump")
     bad = line.errors.sum(axis=0)
     share = bad / np.maximum(bad + line.completed, 1.0)
     again = line.retries / np.maximum(line.arrivals, 1.0)
@@ -125,6 +127,6 @@ RULE = Rule(
     f"{RETRIES_MIN:.0%} of what "
     "arrived meanwhile",
     reason="failures alone are an outage; failures that feed on retries do not end with their cause",
-    needs="a journal, or a server that is looked at for some seconds (--for-s)",
+    needs=f"a journal, or {BINS_MIN + 1} looks at a server or more (a longer --for-s, a shorter --every-s)",
     look=_look,
 )

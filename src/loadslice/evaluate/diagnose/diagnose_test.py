@@ -39,10 +39,58 @@ def test_a_healthy_run_has_no_findings_and_says_what_was_looked_at(tmp_path) -> 
     findings, looked, _ = found(tmp_path)
     assert findings == {}
     assert {name for name, one in looked.items() if one.looked} == {
-        "shape-change", "queue-growth", "low-utilisation", "avalanche",
+        "engine-lost", "requests-lost", "shape-change", "queue-growth", "low-utilisation", "avalanche",
     }  # fmt: skip
     assert "--budget" in looked["power-wall"].why
     assert "second stage" in looked["stage-jitter"].why
+
+
+def test_engines_that_were_lost_and_what_it_cost_come_before_what_is_idle(tmp_path) -> None:
+    pair = check(
+        Pipeline(
+            version=1, pipeline="pair",
+            engines={name: Engine(backend="twin", queue=Queue(limit=64)) for name in ("a", "b")},
+            stages=[Stage(name="work", variant="v", engines=["a", "b"])],
+        ),
+        "test",
+    )  # fmt: skip
+    down = [
+        Fault(at_s=20, for_s=4, engine="a", kind="down"),
+        Fault(at_s=40, for_s=6, engine="a", kind="down"),
+        Fault(at_s=42, for_s=2, engine="b", kind="down"),
+    ]
+    kept = journal(
+        tmp_path / "run", pair, times(("v", "a", 1, 20.0), ("v", "b", 1, 20.0)), poisson(10, 60), faults=down
+    )
+    findings, _ = ask(RULES, from_journal.evidence(journals.load(kept), kept))
+    assert [one.rule for one in findings[:3]] == ["engine-lost", "engine-lost", "requests-lost"]
+    first, second, lost = findings[:3]
+    assert (first.figures["engine"], first.figures["downs"], first.figures["is_down"]) == ("a", 2, 0)
+    assert first.figures["down_s"] == pytest.approx(10, abs=0.5)
+    assert "stage 'work' had no engine at all for 2.0 s" in second.evidence
+    assert (lost.figures["outcome"], lost.figures["reason"]) == ("failed", "engine_down")
+    assert lost.figures["requests"] == lost.figures["of"] - journals.load(kept).head.outcomes["completed"] > 5
+    assert lost.confidence == "high"
+    idle = [one for one in findings if one.rule == "low-utilisation"]
+    assert idle
+    assert all("fewer engines for" not in one.remedy for one in idle)
+
+
+def test_a_few_refusals_are_no_finding_and_many_are(tmp_path) -> None:
+    small = check(
+        Pipeline(
+            version=1, pipeline="small", engines={"a": Engine(backend="twin", queue=Queue(limit=2))},
+            stages=[Stage(name="work", variant="v", engine="a")],
+        ),
+        "test",
+    )  # fmt: skip
+    table = times(("v", "a", 1, 100.0))
+    calm, _, evidence = found(tmp_path / "calm", small, table, np.concatenate([np.arange(400) * 0.11, [44.0] * 5]))
+    assert 0 < sum(one.requests for one in evidence.ended if one.outcome != "completed") < 4
+    assert "requests-lost" not in calm
+    busy = found(tmp_path / "busy", small, table, poisson(15, 60))[0]["requests-lost"]
+    assert busy.figures["reason"] == "queue_full"
+    assert "queue.limit" in busy.cause
 
 
 def test_a_queue_that_grows_behind_an_engine_that_became_slow_is_the_engines_fault(tmp_path) -> None:

@@ -98,6 +98,35 @@ class PowerSeen:
     basis: DiagnosisBasis
 
 
+@dataclass(frozen=True, slots=True)
+class EndedSeen:
+    """Requests that ended in one way."""
+
+    outcome: str
+    """One of `spec.outcome.OUTCOMES`; ``refused``: at the door, before the core knew of them."""
+    reason: str | None
+    """One of `spec.outcome.REASONS`, or a status of HTTP; ``None``: not known."""
+    requests: int
+    first_s: float | None = None
+    last_s: float | None = None
+    """When the first and the last of them ended; ``None``: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutageSeen:
+    """One engine's absences."""
+
+    engine: str
+    downs: int
+    """Times that it was lost."""
+    is_down: bool
+    """At the end."""
+    down_s: float | None
+    """Seconds that it was absent, together; ``None``: not known."""
+    has_process: bool | None = None
+    """Whether it runs in a process of its own, which is started anew; ``None``: not known."""
+
+
 @dataclass(slots=True)
 class Evidence:
     """Everything that was found."""
@@ -110,6 +139,14 @@ class Evidence:
     batches: pl.DataFrame | None = None
     """stage, engine, start_ns, service_ms, bucket, rows, shape: one row per batch, in order of start."""
     powers: list[PowerSeen] = field(default_factory=list)
+    ended: list[EndedSeen] | None = None
+    """By outcome and reason, completed ones among them; ``None``: not known."""
+    ended_over: str = ""
+    """Which time these were counted in, as words after a figure."""
+    outages: list[OutageSeen] | None = None
+    """Of engines that were lost; ``None``: not known."""
+    without_engine_s: dict[str, float] = field(default_factory=dict)
+    """Seconds in which no engine of a stage was up, by stage, where there were any."""
     power_absent: str = "no power of an accelerator, and no limit, is known"
     inspections: list[tuple[str, Inspection]] = field(default_factory=list)
     """Where each stands, and what it says."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from loadslice.evaluate.diagnose import from_journal
-from loadslice.evaluate.diagnose.evidence import EngineSeen, Evidence
+from loadslice.evaluate.diagnose.evidence import EndedSeen, EngineSeen, Evidence
 from loadslice.spec import journal as journals
 from loadslice.spec.errors import InputError
 from loadslice.spec.evaluation_report import EvaluationReport
@@ -53,7 +53,7 @@ def evidence(folder: Path) -> list[Evidence]:
             "--out, a server with --journal."
         )
     if apart:
-        together.engines = []  # journals say more of them
+        together.engines, together.ended = [], None  # journals say more of them
     return [together, *apart] if together.read else apart
 
 
@@ -90,6 +90,10 @@ def _simulation(path: Path, found: Evidence) -> None:
     simulation = decode_json(path, Simulation)
     found.basis = "emulated" if simulation.basis == "simulated on emulated times" else "simulated"
     found.requests += simulation.requests
+    found.ended = (found.ended or []) + [
+        EndedSeen(outcome, None, count) for outcome, count in simulation.outcomes.items()
+    ]
+    found.ended_over = "in the simulation"
     found.engines += [
         EngineSeen(
             name=name,

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from loadslice.evaluate.diagnose import decisions
+from loadslice.evaluate.diagnose import decisions, journal_losses
 from loadslice.evaluate.diagnose.evidence import EngineSeen, Evidence, Floats, StageSeen, Timeline
 from loadslice.policy import columns as c
 from loadslice.policy import events
@@ -42,6 +42,9 @@ def evidence(journal: Journal, folder: Path) -> Evidence:
     span_ns = _span_ns(journal)
     found.engines = [_engine(name, pipeline, found.batches, span_ns) for name in pipeline.engines]
     found.stages = _stages(passed, journal, pipeline)
+    found.ended, found.ended_over = journal_losses.ended(journal), f"in {span_ns / NS_PER_S:.1f} s"
+    if journal.events.height:
+        found.outages, found.without_engine_s = journal_losses.outages(journal, pipeline)
     if journal.events.height and span_ns > 0:
         found.timeline = _timeline(journal, pipeline, folder, found.batches)
     return found

@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from loadslice.evaluate.diagnose.evidence import EngineSeen, Evidence, Floats, PowerSeen, StageSeen, Timeline
+from loadslice.evaluate.diagnose.evidence import (
+    EndedSeen,
+    EngineSeen,
+    Evidence,
+    Floats,
+    OutageSeen,
+    PowerSeen,
+    StageSeen,
+    Timeline,
+)
 from loadslice.evaluate.scrape import Scrape, percentile_s, since
 from loadslice.evaluate.watch.sensors import Sensed
 
@@ -36,6 +45,8 @@ def evidence(
         requests=int(grown.total("loadslice_requests_total")),
         rollout=rollout,
     )
+    found.ended, found.ended_over = _ended(grown, scrapes[-1], span_s)
+    found.outages = _outages(scrapes, names)
     found.stages = _stages(grown, scrapes[-1])
     busy = grown.by("loadslice_engine_busy_seconds_total", "engine")
     known = described or {}
@@ -44,6 +55,37 @@ def evidence(
     found.powers, why = _powers(sensed)
     found.power_absent = why
     return found
+
+
+def _ended(grown: Scrape, last: Scrape, span_s: float) -> tuple[list[EndedSeen], str]:
+    """What ended while the server was looked at; where none of that was lost, what has ended since it started."""
+    seen = _counted(grown)
+    if any(one.outcome != "completed" for one in seen):
+        return seen, f"in the {span_s:.1f} s that were looked at"
+    return _counted(last), f"since the server started, none of it lost in the {span_s:.1f} s that were looked at"
+
+
+def _counted(scrape: Scrape) -> list[EndedSeen]:
+    seen = [
+        EndedSeen(own["outcome"], own["reason"], int(count))
+        for own, count in scrape.where("loadslice_requests_total")
+        if count > 0
+    ]
+    at_door = scrape.by("loadslice_front_refusals_total", "status")
+    return seen + [EndedSeen("refused", f"HTTP {code}", int(count)) for code, count in at_door.items() if count > 0]
+
+
+def _outages(scrapes: Sequence[Scrape], names: list[str]) -> list[OutageSeen]:
+    """Since the server started: it counts, and an engine that was lost before the first look was lost all the same."""
+    return [
+        OutageSeen(
+            engine=name,
+            downs=int(scrapes[-1].total("loadslice_engine_downs_total", engine=name)),
+            is_down=any(value == 0 for _, value in scrapes[-1].where("loadslice_engine_up", engine=name)),
+            down_s=None,
+        )
+        for name in names
+    ]
 
 
 def _stages(grown: Scrape, last: Scrape) -> list[StageSeen]:

@@ -61,6 +61,29 @@ def test_an_engine_of_python_stages_is_not_called_idle_and_one_of_models_is() ->
     assert findings["low-utilisation"].figures["utilisation"] == pytest.approx(0.1)
 
 
+def test_what_a_server_lost_is_named_though_it_was_before_the_first_look() -> None:
+    lost = {
+        ("loadslice_engine_downs_total", (("engine", "gpu"),)): 3.0,
+        ("loadslice_requests_total", (("outcome", "failed"), ("reason", "engine_down"))): 37.0,
+        ("loadslice_front_refusals_total", (("status", "415"),)): 20.0,
+    }
+    scrapes = [Scrape(one.at_s, one.values | lost) for one in steady(13)]
+    findings, _ = ask(RULES, from_scrapes.evidence(scrapes, [None] * 14))
+    assert [one.rule for one in findings[:4]] == ["engine-lost", "requests-lost", "requests-lost", "low-utilisation"]
+    assert findings[0].figures == {"engine": "gpu", "downs": 3, "is_down": 0, "down_s": None}
+    assert findings[1].symptom == f"37 of {13 * 50 + 57} requests failed (engine_down)"
+    assert "none of it lost in the 13.0 s" in findings[1].evidence
+    assert "refused (HTTP 415)" in findings[2].symptom
+    scrapes[-1].values["loadslice_engine_up", (("engine", "host"),)] = 0.0
+    assert ask(RULES, from_scrapes.evidence(scrapes, [None] * 14))[0][0].symptom == "engine 'host' is down"
+
+
+def test_a_look_that_is_too_short_says_how_many_it_takes() -> None:
+    _, looked = found(steady(5))
+    assert "9 looks at a server or more" in looked["queue-growth"].why
+    assert "a course over time of 5 steps" in looked["queue-growth"].why
+
+
 def test_an_avalanche_on_a_live_server_begins_at_the_queue_that_rose_first() -> None:
     scrapes, completed, expired, denied, queue = [], 0.0, 0.0, 0.0, 1.0
     for second in range(40):

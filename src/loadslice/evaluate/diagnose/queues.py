@@ -22,8 +22,10 @@ FASTER = 1.3
 
 def _look(evidence: Evidence) -> Iterable[Finding]:
     line = evidence.timeline
-    if line is None or len(line.arrivals) < BINS_MIN:
+    if line is None:
         raise NotSeenError("no course of queue lengths over time is known")
+    if len(line.arrivals) < BINS_MIN:
+        raise NotSeenError(f"a course over time of {len(line.arrivals)} steps is too short to tell growth from a jump")
     for engine in range(len(line.engines)):
         found = _of(line, engine, evidence)
         if found is not None:
@@ -155,6 +157,6 @@ RULE = Rule(
     name="queue-growth",
     formula=f"waiting rises over {GROWTH_BINS} bins to {QUEUE_MIN:g} or more and {GROWN_MIN:g} x its usual level",
     reason="a queue that empties again within a few bins has done its work",
-    needs="a journal, or a server that is looked at for some seconds (--for-s)",
+    needs=f"a journal, or {BINS_MIN + 1} looks at a server or more (a longer --for-s, a shorter --every-s)",
     look=_look,
 )

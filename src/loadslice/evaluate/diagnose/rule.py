@@ -1,6 +1,6 @@
 """What a rule of diagnosis is."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from loadslice.evaluate.diagnose.evidence import Evidence, NotSeenError
@@ -20,9 +20,11 @@ class Rule:
     """What has to be known."""
     look: Callable[[Evidence], Iterable[Finding]]
     """Raises NotSeenError where that is not known."""
+    is_loss: bool = False
+    """Whether it speaks of requests or engines that were lost: read before anything that is merely slow or idle."""
 
 
-def ask(rules: Iterable[Rule], evidence: Evidence) -> tuple[list[Finding], list[LookedAt]]:
+def ask(rules: Sequence[Rule], evidence: Evidence) -> tuple[list[Finding], list[LookedAt]]:
     """All findings, and what each rule could see."""
     findings: list[Finding] = []
     looked: list[LookedAt] = []
@@ -34,5 +36,11 @@ def ask(rules: Iterable[Rule], evidence: Evidence) -> tuple[list[Finding], list[
             looked.append(LookedAt(rule=rule.name, looked=False, formula=rule.formula, why=why))
             continue
         looked.append(LookedAt(rule=rule.name, looked=True, formula=rule.formula))
+    return ranked(rules, findings), looked
+
+
+def ranked(rules: Iterable[Rule], findings: Iterable[Finding]) -> list[Finding]:
+    """What was lost first, as it was found: engines before the requests they cost; then by how sure the cause is."""
     order = {"high": 0, "medium": 1, "low": 2}
-    return sorted(findings, key=lambda one: order[one.confidence]), looked
+    losses = {rule.name for rule in rules if rule.is_loss}
+    return sorted(findings, key=lambda one: -1 if one.rule in losses else order[one.confidence])

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from loadslice.evaluate.diagnose.evidence import EngineSeen, Evidence, NotSeenError
+from loadslice.evaluate.diagnose.losses import SHARE_MIN, lost_share
 from loadslice.evaluate.diagnose.rule import Rule
 from loadslice.spec.diagnosis import Confidence, Finding
 
@@ -38,7 +39,7 @@ def _finding(one: EngineSeen, others: list[EngineSeen], evidence: Evidence) -> F
     busiest = max(others, key=lambda other: other.utilisation, default=None)
     rows = "" if one.rows_mean is None else f", {one.rows_mean:.1f} rows a batch"
     size = "" if one.batch_size is None else f" of {one.batch_size}"
-    cause, remedy, confidence = _why(one, busiest, _preferred(one.name, evidence))
+    cause, remedy, confidence = _why(one, busiest, _preferred(one.name, evidence), lost_share(evidence))
     return Finding(
         rule=RULE.name,
         symptom=f"'{one.name}' is {one.utilisation:.0%} utilised",
@@ -54,7 +55,9 @@ def _finding(one: EngineSeen, others: list[EngineSeen], evidence: Evidence) -> F
     )  # fmt: skip
 
 
-def _why(one: EngineSeen, busiest: EngineSeen | None, preferred: str | None) -> tuple[str, str, Confidence]:
+def _why(
+    one: EngineSeen, busiest: EngineSeen | None, preferred: str | None, lost: float
+) -> tuple[str, str, Confidence]:
     if busiest is not None and busiest.utilisation >= BUSY:
         return (
             f"it waits for '{busiest.name}', which is full",
@@ -69,6 +72,12 @@ def _why(one: EngineSeen, busiest: EngineSeen | None, preferred: str | None) -> 
             f"'{preferred}' is preferred for the stages that both may serve, and has room for them",
             f"nothing is wrong while '{one.name}' is a reserve that costs nothing; otherwise leave it out",
             "high",
+        )
+    if lost >= SHARE_MIN:
+        return (
+            f"{lost:.0%} of the requests got no answer: the load that it carried is not the load that came",
+            "see to what was lost first, then look again; fewer engines would lose more",
+            "low",
         )
     if one.batch_size is not None and one.rows_mean is not None and one.rows_mean < SMALL * one.batch_size:
         return (
