@@ -70,12 +70,9 @@ def describe_measured(measured: Measured) -> Iterator[str]:
         yield f"    and {more} more (--json has all)"
     by_op = " ".join(f"{op} {ms:.3f}" for op, ms in list(measured.ops_ms.items())[:OPS_SHOWN])
     yield f"    by operator of the file, ms: {by_op}"
-    faster = [group for group in measured.groups if _beats_peak(group)]
-    if faster:
-        yield (
-            f"    {len(faster)} groups bound by compute ran faster than the roofline: its peak was taken by a matrix "
-            "product on a machine that was busier then"
-        )
+    yield from _faster(measured)
+    for note in measured.roofline_notes:
+        yield f"    roofline, {note}"
     if measured.unrecognised_ms:
         yield f"    {measured.unrecognised_ms:.3f} ms in kernels that no node of the file is recognised in"
     if measured.not_run:
@@ -83,8 +80,23 @@ def describe_measured(measured: Measured) -> Iterator[str]:
     yield f"    the run held {scaled(measured.arena_bytes, 'B')} of its own at the peak, weights and scratch aside"
 
 
-def _beats_peak(group: KernelGroup) -> bool:
-    return group.bound == "compute" and group.roofline_ms is not None and group.time_ms < NOISE * group.roofline_ms
+FASTER = {
+    "compute": "its peak was taken by one matrix product, seconds before, on a machine that was busier then",
+    "memory": "their data stayed in the caches, which the roofline's copy of memory does not fit",
+}
+
+
+def _faster(measured: Measured) -> Iterator[str]:
+    """Kernels that beat the roof, which no kernel can: why the roof is too low for them."""
+    for bound, why in FASTER.items():
+        found = [
+            group
+            for group in measured.groups
+            if group.bound == bound and group.roofline_ms is not None and group.time_ms < NOISE * group.roofline_ms
+        ]
+        if found:
+            are = "group" if len(found) == 1 else "groups"
+            yield f"    {len(found)} {are} bound by {bound} ran faster than the roofline: {why}"
 
 
 def _group(group: KernelGroup) -> str:

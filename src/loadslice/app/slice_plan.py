@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from loadslice.app.slice_error import times_95, turning
 from loadslice.app.slice_problem import Machine, Opened, assignment_problem
 from loadslice.graph.slicing import boundary
 from loadslice.plan.placement import chain, greedy, mincut, relaxation, throughput
@@ -67,7 +68,13 @@ def make_plan(
         shapes=opened.shapes,
         objective=objective,
         devices={
-            name: DeviceBasis(basis=times.basis, source=times.source, link=machine.links[name])
+            name: DeviceBasis(
+                basis=times.basis,
+                source=times.source,
+                link=machine.links[name],
+                error=times.error,
+                times_95=None if times.error is None else times_95(times.error),
+            )
             for name, times in machine.times.items()
         },
         ops=problem.ops,
@@ -79,7 +86,7 @@ def make_plan(
         if by_priority.reason is not None
         else (by_priority.copy_ms or 0.0) + (by_priority.sync_ms or 0.0),
         greedy_excess_pct=excess,
-        notes=notes,
+        notes=[*notes, *turning(rows, chosen.name, objective, machine)],
     )
     return plan, [ops for _, ops in parts]
 

@@ -55,6 +55,8 @@ class Machine:
     links: dict[str, Link]
     kinds: dict[str, str]
     """``cpu``, ``gpu``, ``npu``; ``unknown`` for a device that only a times file knows."""
+    modelled: dict[str, Device]
+    """Devices whose times are a roofline's, by name."""
 
     @property
     def names(self) -> list[str]:
@@ -131,6 +133,7 @@ def describe_machine(
     found: dict[str, DeviceTimes] = {}
     chosen: dict[str, Link] = {}
     kinds: dict[str, str] = {}
+    rooflines: dict[str, Device] = {}
     for name, reference in devices.items():
         lacks = dict.fromkeys(unsupported.get(name, ()), "not supported, by --unsupported")
         if times is not None and name in times.devices:
@@ -141,9 +144,10 @@ def describe_machine(
             device = _device(name, reference, times)
             found[name] = modelled(opened.body, opened.graph, device, lacks, notes)
             kinds[name] = device.kind
+            rooflines[name] = device
             chosen[name] = links.get(name) or _assumed_link(device.kind, device)
     _check_support(opened, found)
-    return Machine(found, chosen, kinds)
+    return Machine(found, chosen, kinds, rooflines)
 
 
 def without(opened: Opened, machine: Machine, lacking: Mapping[str, Mapping[str, str]]) -> Machine:

@@ -23,6 +23,9 @@ def describe_plan(plan: SlicePlan) -> Iterator[str]:
         yield f"  {name:<10}{device.basis}: {device.source}; {moved}" + (
             "" if link.basis == "host" else f" ({link.basis})"
         )
+        if device.times_95 is not None and device.error is not None:
+            low, high = device.times_95
+            yield f"    may take x {low:.2g} to {high:.2g} of that, 95 times of 100: {device.error.why}"
     yield from _coverage(plan)
     yield ""
     yield (

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import psutil
 
-from loadslice.spec.device import Device, Figure, LocalMachine, Peak, Runtime
+from loadslice.spec.device import BUSY, Device, Figure, LocalMachine, Peak, Runtime
 from loadslice.spec.files import cpu_model
 
 _ISA = """sse4_2 avx avx2 fma f16c avx_vnni avx512f avx512bw avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_int8
@@ -138,6 +138,38 @@ def _runtime(name: str, ask: Callable[[Any], list[str]]) -> Runtime:
     return Runtime(name=name, version=version, devices=devices)
 
 
+BUSY_SHARE = 0.1
+"""Of the processors, in others' hands while a figure is measured: beyond it the figure is not the machine's."""
+
+
+class _Others:
+    """How much of the processors others take inside the block."""
+
+    def __enter__(self) -> Self:
+        self._before = self._read()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        all_s, idle_s, own_s = (after - before for after, before in zip(self._read(), self._before, strict=True))
+        self.share = min(1.0, max(0.0, (all_s - idle_s - own_s) / all_s)) if all_s > 0 else 0.0
+
+    @staticmethod
+    def _read() -> tuple[float, float, float]:
+        """Seconds of all processors, of those the idle ones, and this process's own."""
+        times, own = psutil.cpu_times(), psutil.Process().cpu_times()
+        return sum(times[:8]), times.idle + getattr(times, "iowait", 0.0), own.user + own.system
+
+    @property
+    def note(self) -> str | None:
+        """What to say beside the figure; ``None``: the machine was quiet enough."""
+        if self.share <= BUSY_SHARE:
+            return None
+        return (
+            f"{BUSY}: others took {self.share:.0%} of its processors while this was measured, so it is "
+            "what they left. Measure again when it is quiet"
+        )
+
+
 def measured_peak_flop_per_s(budget_s: float = BUDGET_S, side: int = GEMM_SIDE) -> tuple[float, int]:
     """Best rate of a single-precision matrix product on all usable cores.
 
@@ -193,12 +225,15 @@ def _device(cores: int, memory_bytes: int, cache_bytes: int | None, *, measure: 
     peaks: dict[str, Peak] = {}
     bandwidth = None
     if measure:
-        flop_per_s, repetitions = measured_peak_flop_per_s()
+        with _Others() as beside:
+            flop_per_s, repetitions = measured_peak_flop_per_s()
         source = f"numpy {np.__version__} sgemm {GEMM_SIDE}x{GEMM_SIDE} on {cores} cores, best of {repetitions}"
-        peaks["fp32"] = Peak(value=flop_per_s, source=source, basis="measured", dense=True)
-        bytes_per_s, repetitions = measured_bandwidth_bytes_per_s()
+        peaks["fp32"] = Peak(value=flop_per_s, source=source, basis="measured", dense=True, note=beside.note)
+        with _Others() as beside_copying:
+            bytes_per_s, repetitions = measured_bandwidth_bytes_per_s()
         source = f"numpy {np.__version__} copy of {COPY_BYTES >> 20} MiB on {cores} threads, best of {repetitions}"
-        bandwidth = Figure(value=bytes_per_s, source=source, basis="measured", note="bytes read plus bytes written")
+        note = "; ".join(filter(None, ("bytes read plus bytes written", beside_copying.note)))
+        bandwidth = Figure(value=bytes_per_s, source=source, basis="measured", note=note)
     return Device(
         name="local",
         title=f"{cpu_model()}, {cores} usable cores",

@@ -1,8 +1,10 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from loadslice.backends import probe
+from loadslice.spec.device import BUSY
 
 
 def test_the_probe_knows_this_machine_without_measuring() -> None:
@@ -52,3 +54,21 @@ def test_caches_shared_by_cores_count_once(tmp_path: Path) -> None:
             (folder / "shared_cpu_list").write_text(f"{shared}\n", encoding="ascii")
     assert probe.last_level_cache_bytes(tmp_path) == 2 * 4096 * 1024
     assert probe.last_level_cache_bytes(tmp_path / "none") is None
+
+
+def test_a_peak_that_was_measured_beside_others_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Seconds of all processors, of those idle, own: of ten seconds that passed others took six, or none.
+    def reading(busy_s: float) -> Iterator[tuple[float, float, float]]:
+        while True:
+            yield 0.0, 0.0, 0.0
+            yield 10.0, 8.0 - busy_s, 2.0
+
+    for busy_s in (6.0, 0.0):
+        readings = reading(busy_s)
+        monkeypatch.setattr(probe._Others, "_read", staticmethod(lambda readings=readings: next(readings)))
+        monkeypatch.setattr(probe, "measured_peak_flop_per_s", lambda: (9.3e10, 3))
+        monkeypatch.setattr(probe, "measured_bandwidth_bytes_per_s", lambda: (1e10, 3))
+        device = probe.local().device
+        assert device.bandwidth_bytes_per_s is not None
+        notes = [device.peak_ops_per_s["fp32"].note or "", device.bandwidth_bytes_per_s.note or ""]
+        assert [f"{BUSY}: others took 60% of its processors" in note for note in notes] == [busy_s > 0] * 2

@@ -1,7 +1,8 @@
 """How long each operator of a model takes on a device, by the device's roofline: modelled, not measured.
 
-Every operator is priced alone, unfused: max(FLOPs / peak, bytes / bandwidth), no launches. A runtime that fuses is
-faster and moves less, so a plan from these times is a first sketch; a times file replaces them.
+Every operator is priced alone, unfused: max(FLOPs / peak, bytes / bandwidth), no launches, which
+`loadslice.app.estimated` adds. A runtime that fuses is faster and moves less, so a plan from these times is a first
+sketch; a times file replaces them.
 """
 
 from collections.abc import Mapping, Sequence

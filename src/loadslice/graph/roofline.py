@@ -6,7 +6,7 @@ Reference: Williams, Waterman, Patterson, "Roofline: an insightful visual perfor
 
 from collections.abc import Iterable, Sequence
 
-from loadslice.spec.device import Device, Peak, PeakPrecision
+from loadslice.spec.device import BUSY, Device, Peak, PeakPrecision
 from loadslice.spec.inspection import Bound, DeviceFit, Fit, NodeCost, NodeTime
 
 WIDTH_BITS = {"fp64": 64, "fp32": 32, "tf32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "int4": 4}
@@ -155,4 +155,8 @@ def _sources(device: Device, at: PeakPrecision | None, peak: Peak | None) -> dic
         "memory_bytes": device.memory_bytes,
         "onchip_bytes": device.onchip_bytes,
     }
-    return {name: f"{figure.basis}: {figure.source}" for name, figure in used.items() if figure is not None}
+    return {
+        name: f"{figure.basis}: {figure.source}" + (f"; {figure.note}" if BUSY in (figure.note or "") else "")
+        for name, figure in used.items()
+        if figure is not None
+    }

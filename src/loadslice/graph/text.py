@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from loadslice.graph.coverage_text import describe_coverage
 from loadslice.graph.inputs import shape_text
 from loadslice.graph.numbers import number, scaled
-from loadslice.spec.device import Device, Figure, LocalMachine, Peak
+from loadslice.spec.device import BUSY, Device, Figure, LocalMachine, Peak
 from loadslice.spec.inspection import DeviceFit, Inspection
 
 OPS_SHOWN = 12
@@ -93,10 +93,28 @@ def _describe_fit(name: str, fit: DeviceFit) -> Iterator[str]:
             f"attainable {scaled(fit.attainable_flop_per_s, 'FLOP/s')} of {scaled(fit.peak_flop_per_s, 'FLOP/s')}"
         )
         yield (
-            f"    bound by {fit.bound_if_fused or 'unknown'} if everything is fused; modelled, not measured: "
-            f"{number(fit.time_ms_modelled_if_fused)} to {number(fit.time_ms_modelled)} ms a run"
+            f"    bound by {fit.bound_if_fused or 'unknown'} if everything is fused; modelled, not measured: the bare "
+            f"roofline, {number(fit.time_ms_modelled_if_fused)} to {number(fit.time_ms_modelled)} ms a run, which no "
+            "run reaches"
         )
+    yield from _estimate(fit)
+    for name, source in fit.figures.items():
+        if BUSY in source:
+            yield f"    {name}: {source}"
     yield from describe_coverage(fit)
+
+
+def _estimate(fit: DeviceFit) -> Iterator[str]:
+    """What a call would take, with its parts and its error."""
+    made = fit.estimate
+    if made is None:
+        return
+    parts = ", ".join(f"{name} {number(ms)}" for name, ms in made.parts_ms.items() if ms)
+    yield (
+        f"    a call takes about {number(made.time_ms)} ms ({parts}), 95 times of 100 between {number(made.low_ms)} "
+        f"and {number(made.high_ms)}; modelled"
+    )
+    yield f"      {made.error.why}"
 
 
 def describe_machine(machine: LocalMachine) -> Iterator[str]:

@@ -144,7 +144,7 @@ def entry(
     """
     asked = demand(device, result.precision, result.nodes_cost, to)
     known = calibration.kinds.get(device.kind)
-    parts = time_parts(asked, device, known, transfer_bytes=_transfer_bytes(result))
+    parts = parts_of(result, device, calibration, to)
     mean_ms = sum(parts.values())
     curve = power_curve(device)
     at, _ = precision_on(device, to or result.precision)
@@ -159,6 +159,15 @@ def entry(
         source=_source(device, at, result.precision, parts, curve),
         error=error(asked, device, known, curve, at),
     )
+
+
+def parts_of(
+    result: Inspection, device: Device, calibration: Calibration, to: PeakPrecision | None = None
+) -> dict[str, float]:
+    """`time_parts` of one run of an inspected model; arguments as of `entry`."""
+    asked = demand(device, result.precision, result.nodes_cost, to)
+    known = calibration.kinds.get(device.kind)
+    return time_parts(asked, device, known, transfer_bytes=_transfer_bytes(result))
 
 
 def time_parts(asked: Demand, device: Device, known: Kindly | None, *, transfer_bytes: float) -> dict[str, float]:

@@ -20,6 +20,9 @@ Kind = Literal["cpu", "gpu", "npu"]
 Basis = Literal["stated", "derived", "measured"]
 PeakPrecision = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "int8", "int4"]
 
+BUSY = "the machine was busy"
+"""Begins the note of a figure of this machine that was measured beside others' work."""
+
 PLAUSIBLE = {
     "peak_ops_per_s": (1e9, 1e17),
     "bandwidth_bytes_per_s": (1e8, 1e14),

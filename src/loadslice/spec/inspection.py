@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from loadslice.spec.coverage import CoverageBasis, Disagreement, NodePlace, Remedy, Transfer
+from loadslice.spec.latency import ModelError
 
 Fit = Literal["onchip", "device", "no"]
 Bound = Literal["compute", "memory"]
@@ -101,6 +102,18 @@ class NodeTime(msgspec.Struct, frozen=True, kw_only=True):
     """Which of the two it is; ``None``: unknown, or no work."""
 
 
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """One call on a device that is not here: the roofline calibrated on measurements, with all that comes on top."""
+
+    time_ms: float
+    low_ms: float
+    """Between this and ``high_ms`` lie 95 of 100 such models and devices, by `error`."""
+    high_ms: float
+    parts_ms: dict[str, float]
+    """``compute``, ``launch`` (of its kernels), ``copy`` (over the host's link), ``fixed`` (driver, of each call)."""
+    error: ModelError
+
+
 class DeviceFit(msgspec.Struct, frozen=True, kw_only=True):
     """One model on one device. Operator support is ``None`` where no operator table or compiler could be asked.
 
@@ -148,6 +161,9 @@ class DeviceFit(msgspec.Struct, frozen=True, kw_only=True):
     """Sum over nodes of max(FLOPs / peak, bytes / bandwidth): unfused, no launches, no overlap. Not a measurement."""
     time_ms_modelled_if_fused: float | None = None
     """max(FLOPs / peak, compulsory bytes / bandwidth): nothing on this roofline is faster."""
+    estimate: Estimate | None = None
+    """What a call would take, launches, copies and driver included, and how far off that may be; ``None``: it cannot be
+    modelled, or nobody asked."""
     figures: dict[str, str] = {}
     """Source and basis of each device figure used."""
     nodes: list[NodeTime] = []
@@ -292,6 +308,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Most that the run held of what it allocated itself, between kernels; ``None``: the runtime does not say."""
     roofline: str
     """Whose roofline the modelled times are of."""
+    roofline_notes: list[str] = []
+    """What its peak and bandwidth were measured beside, where the machine was busy then."""
     inputs: str
     """What was fed: drawn numbers, or a file."""
 

@@ -14,6 +14,7 @@ import msgspec
 from loadslice.spec.coverage import CoverageBasis
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import Stamp, decode_json
+from loadslice.spec.latency import ModelError
 
 SCHEMA = "slices/1"
 TIMES_SCHEMA = "op-times/1"
@@ -45,6 +46,8 @@ class DeviceTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     nodes_ms: dict[str, float | None]
     """Node name (or, where names repeat or are missing, its first output) to time; ``null``: it cannot run there."""
     link: Link | None = None
+    error: ModelError | None = None
+    """Of modelled times; ``null``: measured, or nobody says."""
 
 
 class OpTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -63,6 +66,10 @@ class DeviceBasis(msgspec.Struct, frozen=True, kw_only=True):
     basis: TimesBasis
     source: str
     link: Link
+    error: ModelError | None = None
+    """How far off its times may be; ``null``: measured, or nobody says."""
+    times_95: tuple[float, float] | None = None
+    """Factors on its times that the truth lies between 95 times of 100, by `error`."""
 
 
 class Fallback(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import math
 import msgspec
 import numpy as np
 
-from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
+from loadslice.spec.latency import Entry, LatencyTable, Milliseconds, ModelError
 
 FACTOR_MAX = 100.0
 """A draw further off than this, which Student's t with few degrees of freedom allows, is cut."""
@@ -66,9 +66,12 @@ def interval(entry: Entry, points: float) -> tuple[float, float]:
         entry: Any; without an error both factors are 1.
         points: How many standard deviations to either side, from the t distribution of its ``freedom``.
     """
-    if entry.error is None:
-        return 1.0, 1.0
-    half = points * math.hypot(entry.error.device_sd, entry.error.model_sd)
+    return (1.0, 1.0) if entry.error is None else bounds(entry.error, points)
+
+
+def bounds(error: ModelError, points: float) -> tuple[float, float]:
+    """Factors on a time of that error, ``points`` standard deviations to either side."""
+    half = points * math.hypot(error.device_sd, error.model_sd)
     return math.exp(-half), math.exp(half)
 
 

@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from loadslice.app.coverage import Asking, Subject, subject, with_subjects
+from loadslice.app.estimated import with_estimates
 from loadslice.app.inspect_measure import How, check_sample, read_sample, with_measurement
 from loadslice.app.inspect_text import describe_extras
 from loadslice.app.inspect_traffic import parse_dims, traffic_sizes
@@ -124,7 +125,7 @@ def command(
     result = inspect(path, given, known if here is None else [*known, here], fed)
     memory_bytes = int(memory_gib * 2**30) if memory_gib is not None else None
     asking = Asking(compilers=compilers, deadline_s=timeout, memory_bytes=memory_bytes, tell=say, seed=seed)
-    result = with_subjects(result, path, given, subjects, asking)
+    result = with_subjects(with_estimates(result, known), path, given, subjects, asking)
     if checked:
         result = msgspec.structs.replace(result, shape_check=check(path, given))
     if traffic is not None:

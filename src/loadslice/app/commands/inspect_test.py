@@ -7,6 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from loadslice.app.cli import run
+from loadslice.profiles.calibration import shipped
 
 CONTRACT = {
     "model", "sha256", "opset", "nodes", "parameters", "weight_bytes", "flops", "bytes_moved",
@@ -62,6 +63,25 @@ def test_text_names_the_convention_and_the_device(model: Path, capsys: pytest.Ca
     assert "2 x 1.54 kMAC" in printed
     assert "modelled, not measured" in printed
     assert "operator support: unknown" in printed
+
+
+def test_a_call_on_a_device_takes_its_launches_its_driver_and_states_its_error(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["inspect", str(model), "--shape", "x=3x64", "--device", "nvidia-l4"]
+    assert run([*arguments, "--json"]) == 0
+    fit = json.loads(capsys.readouterr().out)["devices"]["nvidia-l4"]
+    made, known = fit["estimate"], shipped().kinds["gpu"].fit
+    assert made["parts_ms"]["launch"] == pytest.approx(known.launch_ms)
+    assert made["parts_ms"]["fixed"] == pytest.approx(known.fixed_ms)
+    assert made["time_ms"] == pytest.approx(sum(made["parts_ms"].values()), rel=1e-3)
+    assert made["time_ms"] > 100 * fit["time_ms_modelled"]
+    assert made["low_ms"] < 0.5 * made["time_ms"] < 2 * made["time_ms"] < made["high_ms"]
+    assert run(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "which no run reaches" in printed
+    assert "a call takes about " in printed
+    assert "95 times of 100 between" in printed
 
 
 @pytest.mark.parametrize(

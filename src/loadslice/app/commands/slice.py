@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from loadslice.app.coverage import Asking
+from loadslice.app.estimated import calibrated
 from loadslice.app.output import Finite, check_folder, emit, json_option, keep, out_option, say, seed_option
 from loadslice.app.slice_coverage import fallbacks, supports
 from loadslice.app.slice_files import write_slices
@@ -100,11 +101,12 @@ def command(
     """Where is a model best cut between devices, and what do the cuts cost?
 
     MODEL is an .onnx file, or package:NAME/PATH for one inside an installed package. Times come from --times where it
-    has the device, otherwise from its roofline, and say which. What an NPU runs comes from its vendor's compiler where
-    `loadslice toolchain list` has it, else from an operator table; the rest falls back to other devices. Compared are
-    each device alone, the rule the runtimes use, the fastest device per operator, and the optimum. --out keeps the
-    slices as models, checked against the whole, slices.json, and pipeline.yaml, which `loadslice serve` runs; with
-    --share also shared.onnx. A stitched output that differs is exit code 3.
+    has the device, otherwise from its roofline with launches, calibrated on measurements of such devices; they say
+    which, how far off they may be, and whether that would change the choice. What an NPU runs comes from its vendor's
+    compiler where `loadslice toolchain list` has it, else from an operator table; the rest falls back to other devices.
+    Compared are each device alone, the rule the runtimes use, the fastest device per operator, and the optimum. --out
+    keeps the slices as models, checked against the whole, slices.json, and pipeline.yaml, which `loadslice serve` runs;
+    with --share also shared.onnx. A stitched output that differs is exit code 3.
 
     Example: loadslice slice det.onnx --devices cpu0=local,gpu0=nvidia-t4 --shape x=1x3x640x640 --out out/slices
     """
@@ -120,7 +122,7 @@ def command(
     asking = Asking(compilers=compilers, deadline_s=COMPILER_S, memory_bytes=None, tell=say, seed=seed)
     modelled = {name: named[name] for name, one in machine.times.items() if one.basis == "modelled"}
     support = supports(opened, modelled, tables, asking, notes)
-    machine = without(opened, machine, {name: one.lacks for name, one in support.items()})
+    machine = calibrated(opened, without(opened, machine, {name: one.lacks for name, one in support.items()}))
     plan, parts = make_plan(
         opened, machine, objective, seconds=seconds, gap=gap / 100, notes=list(dict.fromkeys(notes))
     )

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from loadslice.app.cli import run
 from loadslice.app.slice_problem import open_model
 from loadslice.graph.specimen import transformer
+from loadslice.profiles.calibration import shipped
 from loadslice.spec.files import decode_json, sha256_file, write_bytes
 from loadslice.spec.slices import SlicePlan
 
@@ -128,14 +129,32 @@ def test_kept_slices_are_models_that_answer_what_the_whole_answers(
 def test_without_times_the_roofline_is_used_and_says_so(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = plan_of([str(model), *CATALOGUE, *SHAPES], capsys)
     assert plan["devices"]["gpu0"]["basis"] == "modelled"
-    assert plan["devices"]["gpu0"]["source"] == "roofline of nvidia-l4 at fp32"
+    assert plan["devices"]["gpu0"]["source"].startswith("calibrated roofline of nvidia-l4 at fp32, launches ")
     assert {device["link"]["basis"] for device in plan["devices"].values()} == {"assumed"}
     assert plan["chosen"] in {"gpu0 only", "npu0 only", "legal cuts", "minimum cut"}
-    assert plan["notes"] == [
+    assert [note for note in plan["notes"] if not note.startswith("not sure: ")] == [
         "huawei-ascend-310p-atlas-300i-pro is modelled at fp16: the model (fp32) would be converted first."
     ]
     assert plan["legal_cuts"] >= 8
     assert len(plan["slices"]) == 1
+
+
+def test_modelled_operators_are_launched_and_their_error_reaches_the_choice(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_of([str(model), "--devices", "gpu0=nvidia-l4,gpu1=nvidia-t4", *SHAPES], capsys)
+    launch_ms = shipped().kinds["gpu"].fit.launch_ms
+    found = rows(plan)
+    # The views among its operators run no kernel.
+    assert found["gpu1 only"]["compute_ms"] > 0.5 * plan["ops"] * launch_ms
+    for device in plan["devices"].values():
+        low, high = device["times_95"]
+        assert 0 < low < 0.6
+        assert high > 1.6
+        assert "families" in device["error"]["why"]
+    assert any(note.startswith("not sure: were times on gpu") for note in plan["notes"])
+    assert run(["slice", str(model), "--devices", "gpu0=nvidia-l4,gpu1=nvidia-t4", *SHAPES]) == 0
+    assert "95 times of 100: fp16 kernels" in capsys.readouterr().out
 
 
 def test_throughput_prints_its_proven_gap(model: Path, times: Path, capsys: pytest.CaptureFixture[str]) -> None:
