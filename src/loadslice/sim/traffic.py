@@ -136,8 +136,7 @@ class Intake:
     def _work(self, part: pl.DataFrame) -> Int64s | int:
         """Which row of work each request is."""
         if self._inputs and "input" not in part.columns:
-            self._warn("the trace names no inputs: each request was given one of the profile's, drawn evenly.")
-            return self._draws.integers(0, len(self._inputs), part.height)
+            return self._drawn(part)
         if self._inputs:
             work = _codes(part, "input", self._inputs, unknown=-1)
             if np.min(work) < 0:
@@ -152,6 +151,37 @@ class Intake:
         one = isinstance(sizes, int)
         work = self._work_of_sizes(np.array([sizes]) if one else np.maximum(1, sizes))
         return int(work[0]) if one else work
+
+    def _drawn(self, part: pl.DataFrame) -> Int64s:
+        """An input of the profile for each row: one of its size, where the trace has sizes and the profile knows any.
+
+        An input's size is what it asks of the stage that it asks most of: a page of 30 lines is one for detection
+        and 30 for recognition.
+        """
+        sizes = self._items.max(axis=1)
+        if "items" not in part.columns or sizes.min() == sizes.max():
+            self._warn("the trace names no inputs: each request was given one of the profile's, drawn evenly.")
+            if "items" in part.columns:
+                self._warn(
+                    f"the trace's column 'items' was not used: every input of the profile has {sizes[0]} "
+                    f"item{'' if sizes[0] == 1 else 's'}. Profile samples of several sizes, or name each request's "
+                    "in the column 'input'."
+                )
+            return self._draws.integers(0, len(self._inputs), part.height)
+        known, wanted = np.unique(sizes), part["items"].cast(pl.Float64).to_numpy()
+        place = np.abs(np.nan_to_num(wanted)[:, None] - known).argmin(axis=1)
+        self._warn("the trace names no inputs: each request was given one of the profile's of its size, drawn evenly.")
+        if (np.isfinite(wanted) & (known[place] != wanted)).any():
+            shown = ", ".join(map(str, known[:8].tolist())) + (", ..." if len(known) > 8 else "")
+            self._warn(f"the profile's inputs have {shown} items: other sizes were taken as the nearest of these.")
+        # One draw a row whatever its size, so that a trace in parts is given the same as one that comes whole.
+        share = self._draws.random(part.height)
+        work = (share * len(sizes)).astype(np.int64)  # of any size, where a row does not say its own
+        for index, size in enumerate(known):
+            rows = (place == index) & np.isfinite(wanted)
+            own = np.flatnonzero(sizes == size)
+            work[rows] = own[(share[rows] * len(own)).astype(np.int64)]
+        return work
 
     def _work_of_sizes(self, sizes: Int64s) -> Int64s:
         """One row of work per size, in the order in which sizes were first met; the same at every stage."""
