@@ -125,7 +125,7 @@ def name_inputs(frame: pl.DataFrame, inputs: Inputs, place: str) -> pl.DataFrame
     if len(inputs.samples) == 1:
         return frame.with_columns(input=pl.lit(next(iter(inputs.samples))))
     if inputs.assign is None or not _knows_tokens(frame):
-        # As the simulator does it: evenly, by a fixed seed, so that both give every row the same input.
+        # As the simulator does where it knows of no sizes: evenly, by a fixed seed, so that both give the same input.
         drawn = np.random.default_rng(0).integers(0, len(inputs.samples), frame.height)
         names = [list(inputs.samples)[number] for number in drawn]
         return frame.with_columns(input=pl.Series(names, dtype=pl.String))

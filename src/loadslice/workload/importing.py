@@ -11,7 +11,20 @@ import polars as pl
 from loadslice.spec.errors import InputError
 from loadslice.spec.trace import SCHEMA
 from loadslice.workload import recording, ticks, trace
-from loadslice.workload.readers import azure_llm, burstgpt, envoy, mooncake, nginx, otlp, source, table, times
+from loadslice.workload.readers import (
+    azure_llm,
+    burstgpt,
+    envoy,
+    json_table,
+    mooncake,
+    nginx,
+    otlp,
+    parquet_table,
+    source,
+    table,
+    times,
+    units,
+)
 from loadslice.workload.readers.parsed import Parsed
 from loadslice.workload.readers.times import TimeUnit
 from loadslice.workload.trace import Trace
@@ -24,7 +37,9 @@ _READERS: dict[str, Callable[[Path], Parsed]] = {
     "burstgpt": burstgpt.read,
     "otlp": otlp.read,
 }
-FORMATS = ("loadslice", "csv", *_READERS)
+_MAPPED = {"csv": table.read, "jsonl": json_table.read, "parquet": parquet_table.read}
+"""Tables with anybody's names."""
+FORMATS = ("loadslice", *_MAPPED, *_READERS)
 
 NS_PER_S = 1_000_000_000
 
@@ -34,7 +49,9 @@ class Options:
     """How to read a file that leaves a choice."""
 
     mapping: Mapping[str, str] = field(default_factory=dict)
-    """Column of a CSV -> column of a trace."""
+    """Column of a table -> column of a trace."""
+    units: Mapping[str, TimeUnit] = field(default_factory=dict)
+    """Column of a table -> its unit, of those whose field is a duration."""
     time_unit: TimeUnit | None = None
     sort: bool = False
     """Put a file that must be in arrival order into it, instead of refusing it."""
@@ -57,12 +74,17 @@ def load(path: Path, kind: str = "auto", options: Options | None = None) -> Trac
     options = options or Options()
     if kind == "auto":
         kind, _ = sniff(path, options.mapping)
-    if options.mapping and kind != "csv":
-        raise InputError(f"{path}: --map is for CSV files, this is read as {kind}; add --format csv if it is one.")
+    if options.mapping and kind not in _MAPPED:
+        raise InputError(
+            f"{path}: --map is for tables, this is read as {kind}; add --format {'|'.join(_MAPPED)} if it is one."
+        )
     if kind == "loadslice":
         found = recording.read(path) if path.is_dir() else trace.read(path, sort=options.sort)
         return _spread_own(found, options)
-    parsed = table.read(path, options.mapping, options.time_unit) if kind == "csv" else _READERS[kind](path)
+    if kind in _MAPPED:
+        parsed = _MAPPED[kind](path, options.mapping, options.time_unit, options.units)
+    else:
+        parsed = _READERS[kind](path)
     return _finish(parsed, kind, path, options)
 
 
@@ -79,7 +101,7 @@ def sniff(path: Path, mapping: Mapping[str, str] | None = None) -> tuple[str, st
         return "loadslice", "a recorder's folder"
     start = source.head(path)
     if start.startswith(b"PAR1"):
-        return "loadslice", "Parquet"
+        return ("parquet", "Parquet and --map") if mapping else ("loadslice", "Parquet")
     if not start.strip():
         raise InputError(f"{path}: empty, no requests in it.")
     if b"\0" in start:
@@ -87,18 +109,20 @@ def sniff(path: Path, mapping: Mapping[str, str] | None = None) -> tuple[str, st
         next(source.blocks(path))
     lines = start.decode("utf-8", errors="replace").removeprefix("\ufeff").splitlines()
     first = next((line for line in lines if line.strip()), "").strip()
-    found = _sniff_json(start, first) or _sniff_text(first, mapping or {})
+    found = _sniff_json(start, first, mapping or {}) or _sniff_text(first, mapping or {})
     if found is None:
         raise InputError(
             f"{path}: format not recognised from '{first[:80]}'. Say --format {'|'.join(FORMATS)}, "
-            "or name the columns of a CSV with --map COLUMN=arrival_s."
+            "or name the columns of a table (CSV, JSON lines) with --map COLUMN=arrival_s."
         )
     return found
 
 
-def _sniff_json(start: bytes, first: str) -> tuple[str, str] | None:
+def _sniff_json(start: bytes, first: str, mapping: Mapping[str, str]) -> tuple[str, str] | None:
     if not first.startswith("{"):
         return None
+    if mapping:
+        return "jsonl", "JSON lines and --map"
     if b'"resourceSpans"' in start:
         return "otlp", "key resourceSpans"
     if '"hash_ids"' in first or ('"timestamp"' in first and '"input_length"' in first):
@@ -207,16 +231,43 @@ def column_map(pairs: tuple[str, ...]) -> dict[str, str]:
     """
     mapping: dict[str, str] = {}
     for pair in pairs:
-        # A column's name may hold "=", a field's may not.
-        left, _, right = pair.rpartition("=")
-        if trace.column_type(right) is None:
-            right, _, left = pair.partition("=")
-        if not left or trace.column_type(right) is None or right == "blocks":
-            raise InputError(f"--map {pair}: expected COLUMN=FIELD with a field of {', '.join(SCHEMA)}, stage_ms.NAME.")
+        left, right, _ = _pair(pair)
         if right in mapping.values() or left in mapping:
             raise InputError(f"--map {pair}: '{right if right in mapping.values() else left}' is mapped twice.")
         mapping[left] = right
     return mapping
+
+
+def column_units(pairs: tuple[str, ...]) -> dict[str, TimeUnit]:
+    """Units that ``COLUMN=FIELD:UNIT`` pairs state, by column.
+
+    Raises:
+        InputError: As `column_map`.
+    """
+    return {column: unit for column, _, unit in map(_pair, pairs) if unit is not None}
+
+
+def _pair(pair: str) -> tuple[str, str, TimeUnit | None]:
+    """Column, field and unit of one ``--map``."""
+    # A column's name may hold "=", a field's may not.
+    left, _, right = pair.rpartition("=")
+    right, unit = _field(right)
+    if trace.column_type(right) is None:
+        right, _, left = pair.partition("=")
+        right, unit = _field(right)
+    if not left or trace.column_type(right) is None or right == "blocks":
+        raise InputError(
+            f"--map {pair}: expected COLUMN=FIELD with a field of {', '.join(SCHEMA)}, stage_ms.NAME; a duration's "
+            f"may say its unit, as in latency_ms:us ({', '.join(units.MS)})."
+        )
+    return left, right, unit
+
+
+def _field(text: str) -> tuple[str, TimeUnit | None]:
+    name, _, unit = text.rpartition(":")
+    if unit in units.MS and units.is_duration(name):
+        return name, unit  # type: ignore[return-value]
+    return text, None
 
 
 def annotate(

@@ -202,9 +202,17 @@ def scan(path: Path, rows_at_once: int | None = None) -> tuple[pl.LazyFrame, dic
         raise InputError(f"{path}: cannot be read, {reason(error)}.") from error
     if why is not None:
         raise InputError(
-            f"{path}: not a readable Parquet file ({why:.200}). Logs are read with `loadslice trace import`."
+            f"{path}: not a readable Parquet file ({why:.200})."
+            if _begins_as_parquet(path)
+            else f"{path}: no trace file (Parquet, or JSON lines named .jsonl). A log or another table is made one by "
+            f"`loadslice trace import {path} -o trace.parquet`."
         )
     return pl.scan_parquet(path, glob=False), _meta_from(pl.read_parquet_metadata(path))
+
+
+def _begins_as_parquet(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(4) == b"PAR1"
 
 
 def _meta_from(stored: dict[str, str]) -> dict[str, Any]:

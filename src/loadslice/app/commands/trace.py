@@ -26,9 +26,16 @@ def command() -> None:
 @click.argument("src", type=click.Path(path_type=Path))
 @click.option("--format", "kind", type=click.Choice(["auto", *importing.FORMATS]), default="auto", show_default=True)
 @click.option(
-    "--map", "pairs", multiple=True, metavar="COLUMN=FIELD", help="CSV: which column holds which field; may repeat."
+    "--map",
+    "pairs",
+    multiple=True,
+    metavar="COLUMN=FIELD[:UNIT]",
+    help="Tables (CSV, JSON lines, Parquet): which column holds which field; may repeat. A duration's unit "
+    "where it is not ms: dur=latency_ms:us.",
 )
-@click.option("--time-unit", type=click.Choice(["iso", "s", "ms", "us", "ns"]), help="CSV: how times are written.")
+@click.option(
+    "--time-unit", type=click.Choice(["iso", "s", "ms", "us", "ns"]), help="Tables: how arrival times are written."
+)
 @click.option("--sort", is_flag=True, help="Put a file that is out of order into arrival order.")
 @click.option(
     "--spread",
@@ -69,7 +76,9 @@ def import_(
     if kind == "auto":
         kind, why = importing.sniff(src, mapping)
         say(f"{src}: read as {kind} ({why})")
-    options = importing.Options(mapping=mapping, time_unit=time_unit, sort=sort, spread=spread, seed=seed)
+    options = importing.Options(
+        mapping=mapping, units=importing.column_units(pairs), time_unit=time_unit, sort=sort, spread=spread, seed=seed
+    )
     found = importing.load(src, kind, options)
     found = importing.annotate(found, first=first, constants=constants, source=source, licence=licence)
     trace.write(found, output)

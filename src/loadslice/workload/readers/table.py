@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from loadslice.workload import trace
 from loadslice.workload.readers import source, times
 from loadslice.workload.readers.parsed import Parsed, gather
 from loadslice.workload.readers.times import TimeUnit
+from loadslice.workload.readers.units import durations, refuse_other_time
 
 
 def header_of(path: Path) -> list[str]:
@@ -34,22 +35,54 @@ def header_of(path: Path) -> list[str]:
     return names
 
 
-def read(path: Path, mapping: Mapping[str, str], time_unit: TimeUnit | None = None) -> Parsed:
+def read(
+    path: Path, mapping: Mapping[str, str], time_unit: TimeUnit | None = None, units: Mapping[str, TimeUnit] = {}
+) -> Parsed:
     """Read any CSV with a header.
 
     Args:
         path: The file.
         mapping: Column of the file -> column of a trace; columns that already have a trace's name need none.
         time_unit: How times are written; ``None``: decided from the first.
+        units: Of mapped durations, by column.
 
     Raises:
         InputError: Unreadable, a mapped column absent, or a value of the wrong type (with its line).
     """
     header = header_of(path)
-    chosen = _chosen(path, header, mapping)
-    left_out = [name for name in header if name not in chosen]
+    fields = chosen(path, header, mapping)
+    return read_rows(path, lambda: text_rows(path, header), header, fields, mapping, time_unit, units)
+
+
+def read_rows(
+    path: Path,
+    rows: Callable[[], Iterator[pl.DataFrame]],
+    header: list[str],
+    fields: Mapping[str, str],
+    mapping: Mapping[str, str],
+    time_unit: TimeUnit | None,
+    units: Mapping[str, TimeUnit],
+) -> Parsed:
+    """Read rows of text, wherever they come from.
+
+    Args:
+        path: For messages.
+        rows: Gives them, as `text_rows` does.
+        header: All columns of the file.
+        fields: As `chosen` gives them.
+        mapping: Of these, what the user said.
+        time_unit: How times are written; ``None``: decided from the first.
+        units: Of mapped durations, by column.
+
+    Raises:
+        InputError: A value of the wrong type, or a column whose name says another unit than its field has.
+    """
+    left_out = [name for name in header if name not in fields]
     notes = (f"columns not used: {', '.join(left_out)[:200]}",) if left_out else ()
-    parsed = parse(path, header, chosen, time_unit)
+    factors, silent = durations(path, mapping, units)
+    if silent:
+        notes = (*notes, f"{silent} was read as milliseconds; say --map COLUMN=FIELD:s (or us, ns) if it is not")
+    parsed = parse_rows(path, rows(), fields, time_unit, factors)
     if not parsed.absolute and time_unit is None:
         notes = (*notes, "times were read as seconds; say --time-unit if they are not")
     return replace(parsed, notes=notes)
@@ -59,24 +92,28 @@ def need(path: Path, header: list[str], names: Iterable[str]) -> None:
     """Refuse a table that lacks one of these columns."""
     for name in names:
         if name not in header:
-            raise InputError(f"{path}: line 1: no column '{name}'; found {', '.join(header)[:200]}.")
+            raise InputError(f"{path}: no column '{name}'; found {', '.join(header)[:200]}.")
 
 
-def _chosen(path: Path, header: list[str], mapping: Mapping[str, str]) -> dict[str, str]:
+def chosen(path: Path, header: list[str], mapping: Mapping[str, str]) -> dict[str, str]:
+    """Columns that are read, with their fields: those that are mapped, and those that have a trace's name already.
+
+    Raises:
+        InputError: A mapped column is absent, or none is ``arrival_s``.
+    """
     need(path, header, mapping)
     targets = set(mapping.values())
-    chosen = {
+    found = {
         name: name
         for name in header
         if trace.column_type(name) is not None and name not in targets and name != "blocks"
     }
-    chosen.update(mapping)
-    if "arrival_s" not in chosen.values():
+    found.update(mapping)
+    if "arrival_s" not in found.values():
         raise InputError(
-            f"{path}: line 1: no column 'arrival_s'; found {', '.join(header)[:200]}. "
-            "Name one with --map COLUMN=arrival_s."
+            f"{path}: no column 'arrival_s'; found {', '.join(header)[:200]}. Name one with --map COLUMN=arrival_s."
         )
-    return chosen
+    return found
 
 
 def parse(path: Path, header: list[str], chosen: Mapping[str, str], time_unit: TimeUnit | None) -> Parsed:
@@ -91,18 +128,35 @@ def parse(path: Path, header: list[str], chosen: Mapping[str, str], time_unit: T
     Raises:
         InputError: A value of the wrong type, with its line.
     """
+    return parse_rows(path, text_rows(path, header), chosen, time_unit, {})
+
+
+def parse_rows(
+    path: Path,
+    blocks: Iterator[pl.DataFrame],
+    chosen: Mapping[str, str],
+    time_unit: TimeUnit | None,
+    factors: Mapping[str, float],
+) -> Parsed:
+    """As `parse`, from rows of text; ``factors`` turns columns into the unit of their field."""
     time_column = next(column for column, field in chosen.items() if field == "arrival_s")
     unit, absolute = time_unit, time_unit == "iso"
     parts: list[pl.DataFrame] = []
-    for rows in text_rows(path, header):
+    for rows in blocks:
         texts = rows[time_column]
         if not parts:
             unit, absolute = _unit(texts, time_unit)
+            if time_unit is None and not absolute:
+                refuse_other_time(path, time_column)
         assert unit is not None
         stamps = times.to_ns(texts, unit)
         times.refuse_unparsed(stamps, texts, rows["line"], f"{path}: {time_column}")
         others = [
-            _typed(rows[column], field, rows["line"], path) for column, field in chosen.items() if field != "arrival_s"
+            _typed(rows[column], field, rows["line"], path) * factors[column]
+            if column in factors
+            else _typed(rows[column], field, rows["line"], path)
+            for column, field in chosen.items()
+            if field != "arrival_s"
         ]
         parts.append(pl.DataFrame([stamps.rename("time_ns"), *others, rows["line"]]))
     frame = gather(parts, path)
