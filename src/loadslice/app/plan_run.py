@@ -23,12 +23,13 @@ from loadslice.plan.fleet.candidate import entries_of, times_name
 from loadslice.plan.fleet.judge import Judge
 from loadslice.plan.fleet.planner import Planned
 from loadslice.plan.fleet.setting import Setting, set_up
-from loadslice.plan.shocks import time_error
+from loadslice.plan.shocks import drift_of, time_error
 from loadslice.plan.sweep import Ledger, Runner, local
 from loadslice.plan.sweep_ray import cluster
 from loadslice.sim import simulate
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import sha256_file, stamp, write_bytes
+from loadslice.spec.observed import Observed
 from loadslice.spec.plan import Objective, Plan
 
 SERVERS = (
@@ -58,6 +59,8 @@ class Asked(NamedTuple):
     inspections: Sequence[Path] = ()
     squeezes: Sequence[Path] = ()
     shapes: Sequence[str] = ()
+    observed: Observed | None = None
+    """What the study that asks was wrong by."""
 
 
 def run(asked: Asked) -> Plan:
@@ -162,6 +165,7 @@ def _advised(planned: Planned, setting: Setting, found: Read, asked: Asked, give
         checklist=[],
         warnings=[*found.warnings, *setting.warnings],
         seed=asked.seed,
+        observed=asked.observed,
         stamp=made,
     )
     design = setting.design
@@ -169,6 +173,8 @@ def _advised(planned: Planned, setting: Setting, found: Read, asked: Asked, give
         name: [entry for stage in design.pipeline.stages for entry in entries_of(design, stage, name)]
         for name in design.offers
     }
+    runs_by = {name: times_name(name, offer) for name, offer in design.offers.items()}
+    seen = {} if asked.observed is None else asked.observed.times_seen
     evidence = plan_evidence.read(asked.portrait, asked.inspections, asked.squeezes)
     return complete(
         plan,
@@ -180,7 +186,10 @@ def _advised(planned: Planned, setting: Setting, found: Read, asked: Asked, give
         npus=evidence.npus,
         squeezes=evidence.squeezes,
         rows_p99=plan_evidence.rows_p99(found.frame),
-        times={name: time_error(name, own) for name, own in entries.items()},
+        times={
+            name: time_error(name, own, seen.get(runs_by[name], ()), drift_of(found.latency))
+            for name, own in entries.items()
+        },
         carries=planned.carries,
-        runs_by={name: times_name(name, offer) for name, offer in design.offers.items()},
+        runs_by=runs_by,
     )

@@ -46,6 +46,9 @@ def _table(plan: Plan) -> Iterator[str]:
         for limit in binding[:2]:
             against = "" if limit.limit is None else f" {shown(limit.value)} against {shown(limit.limit)}"
             yield f"{'':<{NAME_WIDTH}} binds: {limit.name}{against}; {limit.evidence}"
+        doubt = plan.doubt(fleet)
+        if doubt is not None:
+            yield f"{'':<{NAME_WIDTH}} {doubt}"
         if fleet.missing_prices:
             yield f"{'':<{NAME_WIDTH}} unknown: {', '.join(fleet.missing_prices)}"
 

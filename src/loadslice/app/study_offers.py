@@ -4,6 +4,8 @@ from pathlib import Path
 
 from loadslice.app.plan_run import Asked, run
 from loadslice.app.study_findings import Findings
+from loadslice.app.study_observed import observed
+from loadslice.app.study_report import plan_reports
 from loadslice.spec.errors import MissingExtraError
 from loadslice.spec.plan import Plan
 
@@ -36,6 +38,7 @@ def plan(found: Findings, out: Path) -> None:
 def _asked(found: Findings, out: Path) -> Asked:
     """The command line that would make the same plan."""
     studied = found.studied[0]
+    models = {stage.name for stage in studied.plan.pipeline.stages if stage.python is None}
     evidence = {name: path for name in ("portrait", "inspections") if (path := out / f"{name}.json").is_file()}
     return Asked(
         trace=found.folder.trace,
@@ -53,4 +56,5 @@ def _asked(found: Findings, out: Path) -> Asked:
         out=out / "plan",
         portrait=evidence.get("portrait"),
         inspections=[evidence["inspections"]] if "inspections" in evidence else [],
+        observed=observed(plan_reports(found), found.rehearsed, models, found.folder.budget.slo),
     )

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from loadslice.app.study_findings import Findings
+from loadslice.app.study_observed import side_by_side
 from loadslice.app.study_plan import Studied
 from loadslice.evaluate import assemble, compare
 from loadslice.evaluate.verdict import judge, verdict
@@ -34,7 +35,7 @@ LIMITS = (
 
 def report_of(found: Findings) -> Report:
     """The whole report."""
-    plans = [_plan(studied, found) for studied in found.studied]
+    plans = plan_reports(found)
     files = {studied.plan.path.name: studied.plan.path for studied in found.studied}
     files |= {found.folder.trace.name: found.folder.trace, found.folder.budget_path.name: found.folder.budget_path}
     if found.inputs.source is not None:
@@ -43,12 +44,13 @@ def report_of(found: Findings) -> Report:
     main = next((studied.table for studied in found.studied if studied.table is not None), None)
     entries = _all_entries(found.studied)
     texts = {s.plan.title: assemble.texts_by_input(s.rows) for s in found.studied if s.rows is not None}
+    judged = verdict(plans, found.folder.budget.slo)
     return Report(
         stamp=made,
         created_utc=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         pipeline=found.folder.plans[0].pipeline.pipeline,
         budget=found.folder.budget,
-        verdict=verdict(plans, found.folder.budget.slo),
+        verdict=judged,
         portrait=found.portrait,
         rate_curve=assemble.rate_curve(found.frame, found.window),
         sizes=assemble.histograms(found.frame, main),
@@ -61,7 +63,13 @@ def report_of(found: Findings) -> Report:
         provenance=_provenance(found, made.tools | {"loadslice": made.loadslice}, made.inputs),
         limits=_limits(found, plans),
         planned=found.planned,
+        side_by_side=side_by_side(plans, judged.recommended, found.planned, found.folder.budget.slo),
     )
+
+
+def plan_reports(found: Findings) -> list[PlanReport]:
+    """What is known of each plan so far."""
+    return [_plan(studied, found) for studied in found.studied]
 
 
 def _plan(studied: Studied, found: Findings) -> PlanReport:

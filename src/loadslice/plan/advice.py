@@ -18,7 +18,7 @@ from loadslice.plan.money import wall
 from loadslice.plan.money.bill import bill
 from loadslice.plan.money.tco import costs_by_year, horizons, per_1000, with_interval
 from loadslice.plan.separate import fill
-from loadslice.plan.shocks import Assumption, assumptions, shocks_of, time_error
+from loadslice.plan.shocks import Assumption, assumptions, drift_of, shocks_of, tail_error, time_error
 from loadslice.plan.valleys import valleys
 from loadslice.spec.budget import Budget
 from loadslice.spec.device import Kind
@@ -69,6 +69,7 @@ def complete(
     """
     held = carries or {}
     times = _errors(plan, latency, runs_by or {}) | dict(times or {})
+    simulated = tail_error(plan.observed)
     fleets = [_priced(fleet, budget, prices, held.get(fleet.name), times, plan.seed) for fleet in plan.fleets]
     watts = _smallest_box_w(fleets, budget, prices)
     facts = gather(
@@ -88,13 +89,13 @@ def complete(
     recommended = next((fleet for fleet in fleets if fleet.name == settled.recommended), None)
     return msgspec.structs.replace(
         plan,
-        decision=settled.sentence,
+        decision=_doubted(settled.sentence, plan, recommended),
         decision_path=path,
         fleets=fleets,
         recommended=settled.recommended,
         nearest=None if settled.recommended else plan.nearest,
         saves_vs_gpu_only_pct=_saves_pct(fleets, settled, total_cost(budget.money.horizon_years)),
-        confidence=_confidence(fleets, settled, budget, prices, times, held, gpu_rent_per_hour, plan.seed),
+        confidence=_confidence(fleets, settled, budget, prices, times, simulated, held, gpu_rent_per_hour, plan.seed),
         valleys=[] if recommended is None else valleys(recommended, plan.load),
         valley_fill=None
         if recommended is None
@@ -106,12 +107,31 @@ def complete(
     )
 
 
+CAVEAT = "But other programs disturbed the study's runs: repeat it on a quiet machine before deciding."
+
+
+def _doubted(sentence: str, plan: Plan, recommended: PlannedFleet | None) -> str:
+    """The decision with what the study's own errors leave of it."""
+    doubt = None if recommended is None else plan.doubt(recommended)
+    if doubt is not None:
+        sentence += f" That is as simulated, and {doubt}."
+    if plan.observed is not None and plan.observed.disturbed is not None:
+        sentence += f" {CAVEAT}"
+    return sentence
+
+
 def _errors(plan: Plan, latency: LatencyTable | None, runs_by: Mapping[str, str]) -> dict[str, Assumption]:
     """How far the times of each engine type may be off, by the latency table."""
     names = sorted({name for fleet in plan.fleets for name in fleet.engines})
     entries = [] if latency is None else latency.entries
     own = {name: [entry for entry in entries if entry.engine == runs_by.get(name, name)] for name in names}
-    return {name: time_error(name, found) for name, found in own.items() if found}
+    seen = {} if plan.observed is None else plan.observed.times_seen
+    factors = {name: seen.get(runs_by.get(name, name), ()) for name in names}
+    return {
+        name: time_error(name, found, factors[name], drift_of(latency))
+        for name, found in own.items()
+        if found or factors[name]
+    }
 
 
 def _priced(
@@ -234,6 +254,7 @@ def _confidence(
     budget: Budget,
     prices: Prices | None,
     times: Mapping[str, Assumption] | None,
+    simulated: Assumption | None,
     carries: Mapping[str, float],
     gpu_rent_per_hour: float,
     seed: int,
@@ -248,6 +269,7 @@ def _confidence(
         budget,
         prices,
         times=times,
+        simulated=simulated,
         carries=carries,
         gpu_rent_per_hour=gpu_rent_per_hour,
         seed=seed,

@@ -5,7 +5,8 @@ from loadslice.plan.advice import complete
 from loadslice.plan.money.specimen import BUDGET, PRICES, engine, fleet
 from loadslice.spec.budget import ModelLife, Offline, People, Power
 from loadslice.spec.files import encode_json
-from loadslice.spec.plan import HourLoad, Load, Plan
+from loadslice.spec.observed import Observed
+from loadslice.spec.plan import HourLoad, Limit, Load, Plan
 from loadslice.spec.simulation import LatencyMs
 
 LOAD = Load(
@@ -139,3 +140,38 @@ def test_a_reference_plan_that_could_not_be_built_stays_in_the_table_without_mon
     assert made.fleets[1] == none
     assert made.confidence is not None
     assert made.confidence.left_out == {"npu-only": "it could not be built"}
+
+
+SEEN = Observed(
+    times_sd={"cpu": 0.5},
+    times_seen={"cpu": [1.54, 2.14, 0.9]},
+    tail="p99",
+    tail_seen={"Hybrid": 1.9, "OpenVINO alone": 5.3},
+    disturbed="other programs took part of this machine while it was measured: 44% (Hybrid)",
+)
+
+
+def test_what_a_study_was_wrong_by_widens_its_plan_and_is_said_in_the_decision() -> None:
+    promised = Limit(name="p99_ms", limit=200.0, value=150.0, met=True, evidence="simulated")
+    cpu = msgspec.structs.replace(CPU, limits=[promised])
+    quiet, seen = (complete(plan(cpu, observed=one), TEAM, prices=PRICES) for one in (None, SEEN))
+    assert quiet.confidence is not None
+    assert seen.confidence is not None
+    assert quiet.confidence.varied["time of cpu"] == "measured: sd 3%"
+    assert seen.confidence.varied["time of cpu"].startswith(
+        "measured; in the server they took 1.54, 2.14, 0.90 x what was expected: sd 51%, t with 3 degrees of freedom"
+    )
+    assert "1.90, 5.30 x" in seen.confidence.varied["simulated latency"]
+    assert (seen.confidence.survives or 0) < 0.8 < (quiet.confidence.survives or 0)
+    assert "study again on a quiet machine: loadslice study" in [one.name for one in seen.confidence.experiments]
+    assert quiet.decision is not None
+    assert seen.decision == (
+        f"{quiet.decision} That is as simulated, and not if P99 is 5.3 times what is simulated, as it was for "
+        "OpenVINO alone. But other programs disturbed the study's runs: repeat it on a quiet machine before deciding."
+    )
+
+
+def test_a_fleet_far_from_its_limit_is_not_doubted() -> None:
+    far = Limit(name="p99_ms", limit=200.0, value=20.0, met=True, evidence="simulated")
+    made = plan(observed=SEEN)
+    assert made.doubt(msgspec.structs.replace(CPU, limits=[far])) is None

@@ -5,8 +5,9 @@ promise there and nothing else that does costs less by more than `SAME_COST_SHAR
 
 A world is one draw of everything that is assumed (`shocks`). In it a fleet costs what `money.years.over` says: more
 traffic or slower engines than its headroom bears means more units. It keeps the promise while its simulated latency,
-times the factor on its slowest engine's times, stays within the limit. Queues are not simulated again in each world:
-near the limit a fleet's true latency rises faster than that, so `headroom` should come from a simulation.
+times the factor on its slowest engine's times and that on simulated latencies, stays within the limit. Queues are not
+simulated again in each world: near the limit a fleet's true latency rises faster than that, so `headroom` should come
+from a simulation.
 
 Knowing some assumptions (an experiment) is worth the difference between choosing before and after: for each drawn
 result, the fleet of least expected cost over what stays unknown (expected value of partial perfect information,
@@ -25,7 +26,7 @@ from loadslice.plan.decision.settle import SAME_COST_SHARE
 from loadslice.plan.experiments import Trial, trials
 from loadslice.plan.money.bill import Bill, bill
 from loadslice.plan.money.years import Array, headroom, over
-from loadslice.plan.shocks import Assumption, assumptions, shocks_of, time_of
+from loadslice.plan.shocks import SIMULATED, Assumption, assumptions, shocks_of, time_of
 from loadslice.spec.budget import Budget
 from loadslice.spec.plan import Confidence, Experiment, PlannedFleet, Swing
 from loadslice.spec.prices import Prices
@@ -93,6 +94,7 @@ def confidence(
     prices: Prices | None = None,
     *,
     times: Mapping[str, Assumption] | None = None,
+    simulated: Assumption | None = None,
     carries: Mapping[str, float] | None = None,
     gpu_rent_per_hour: float = 0.0,
     seed: int = 0,
@@ -107,6 +109,7 @@ def confidence(
         budget: Promise, tariff, horizon, growth.
         prices: What the offers do not state.
         times: Engine type -> error of its times (`shocks.time_error`); an absent one counts as measured.
+        simulated: What simulated latencies may be off by (`shocks.tail_error`); ``None``: nobody measured.
         carries: Fleet -> traffic, as a multiple of the recorded, under which a simulation showed it to hold.
         gpu_rent_per_hour: What borrowing a GPU costs.
         seed: Start of every draw.
@@ -124,6 +127,7 @@ def confidence(
             left_out=left_out,
         )
     assumed = assumptions([one.bill for one in candidates], times)
+    assumed += [simulated] if simulated is not None and simulated.sd > 0 else []
     months = 12 * budget.money.horizon_years
     rng = np.random.default_rng(seed)
     table = _table(candidates, budget, months, {one.name: one.draw(rng, draws) for one in assumed}, draws)
@@ -217,7 +221,7 @@ def _table(
         cost.append(over(one.bill, budget, months, one.carries, shocks_of(factors, one.bill, worlds)).total)
         times = [factors[time_of(line.name)] for line in one.bill.lines if time_of(line.name) in factors]
         slowest = np.max(times, axis=0) if times else np.ones(worlds)
-        holds.append(slowest <= one.slack)
+        holds.append(slowest * factors.get(SIMULATED, 1.0) <= one.slack)
     return Table(np.array(cost), np.array(holds))
 
 

@@ -176,3 +176,10 @@ def test_the_widest_error_of_an_engines_times_counts() -> None:
 def test_a_modelled_time_without_a_stated_error_is_as_unsure_as_a_price() -> None:
     entry = Entry(variant="v", engine="gpu", batch=1, latency_ms=Milliseconds(p50=1.0), basis="modelled")
     assert time_error("gpu", [entry]).bounds_95 == (pytest.approx(0.8), pytest.approx(1.25))
+
+
+def test_a_machine_whose_runs_differ_widens_what_was_measured_on_it() -> None:
+    entry = Entry(variant="v", engine="cpu", batch=1, latency_ms=Milliseconds(p50=1.0), basis="measured")
+    assert time_error("cpu", [entry], drift=0.01).sd == pytest.approx(0.03)
+    restless = time_error("cpu", [entry], drift=0.2)
+    assert (restless.sd, restless.why) == (pytest.approx(0.2), "measured: sd 20%, as its runs differed")

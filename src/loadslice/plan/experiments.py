@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadslice.plan.money.bill import Bill
-from loadslice.plan.shocks import HOURS, TARIFF, TRAFFIC, Assumption, price_of, time_of
+from loadslice.plan.shocks import HOURS, SIMULATED, TARIFF, TRAFFIC, Assumption, price_of, time_of
 from loadslice.spec.device import Kind
 
 
@@ -24,6 +24,7 @@ class Trial:
 
 
 PROFILE_HOURS = 4.0
+STUDY_HOURS = 2.0
 BORROW_HOURS, BORROW_RENT_HOURS = 16.0, 24.0
 COMPILER_HOURS = 8.0
 QUOTE_HOURS = 2.0
@@ -57,6 +58,11 @@ def trials(
             "borrow a GPU for a day and profile on it", times["gpu"], BORROW_HOURS, BORROW_RENT_HOURS, gpu_rent_per_hour
         ),
         Trial("compile for the NPU with its vendor's compiler: loadslice toolchain", times["npu"], COMPILER_HOURS),
+        Trial(
+            "study again on a quiet machine: loadslice study",
+            (*times["cpu"], SIMULATED) if SIMULATED in names else (),
+            STUDY_HOURS,
+        ),
         Trial("ask for a price quote", prices, QUOTE_HOURS),
         Trial("record a week of traffic: loadslice.record", (TRAFFIC,) if TRAFFIC in names else (), RECORD_HOURS),
         Trial("look up the tariff on the last bill", (TARIFF,) if TARIFF in names else (), BILL_HOURS),

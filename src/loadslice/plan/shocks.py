@@ -14,7 +14,8 @@ import numpy as np
 from loadslice.plan.money.bill import Bill
 from loadslice.plan.money.years import Array, Shocks
 from loadslice.sim.draws import t_95
-from loadslice.spec.latency import Entry
+from loadslice.spec.latency import Entry, LatencyTable
+from loadslice.spec.observed import Observed
 
 SPREAD = 0.25
 MEASURED_SD = 0.03
@@ -24,6 +25,8 @@ Z_95 = 1.959964
 """Standard normal: 95 of 100 within so many deviations."""
 
 TRAFFIC, TARIFF, HOURS = "traffic", "tariff", "hours"
+SIMULATED = "simulated latency"
+"""What a simulation's tail is off by where a study measured the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +91,53 @@ def assumptions(
     return [one for one in found.values() if one.sd > 0]
 
 
-def time_error(line: str, entries: Sequence[Entry]) -> Assumption:
+def drift_of(latency: LatencyTable | None) -> float:
+    """How far whole runs of a profiled machine differ in speed, standard deviation; 0: the profile does not say."""
+    drift = None if latency is None else latency.drift
+    return (drift.between_runs or 0.0) if drift is not None else 0.0
+
+
+def time_error(line: str, entries: Sequence[Entry], seen: Sequence[float] = (), drift: float = 0.0) -> Assumption:
     """How far an engine type's times may be off: the widest of its entries'.
 
     Args:
         line: The engine type.
         entries: Of the latency table, those that it runs by.
+        seen: Factors that a study saw its measured times be off by (`spec.observed.Observed`); they widen.
+        drift: As of `drift_of`; so does this.
     """
+    measured_sd = max(MEASURED_SD, drift)
     errors = [entry.error for entry in entries if entry.error is not None]
     if not errors and any(entry.basis != "measured" for entry in entries):
         # A model that states no error is given the spread of every other assumption.
         why = f"modelled without a stated error: 95 of 100 within {SPREAD:.0%}"
         return Assumption(time_of(line), math.log1p(SPREAD) / Z_95, why=why)
+    if not errors and seen:
+        return _widened(time_of(line), measured_sd, seen, "measured; in the server they took")
     if not errors:
-        return Assumption(time_of(line), MEASURED_SD, why=f"measured: sd {MEASURED_SD:.0%}")
+        how = ", as its runs differed" if drift > MEASURED_SD else ""
+        return Assumption(time_of(line), measured_sd, why=f"measured: sd {measured_sd:.0%}{how}")
     worst = max(errors, key=lambda error: math.hypot(error.device_sd, error.model_sd))
     sd = math.hypot(worst.device_sd, worst.model_sd)
     why = f"modelled: sd {sd:.0%} of the logarithm, t with {worst.freedom} degrees of freedom; {worst.why}"
     return Assumption(time_of(line), sd, worst.freedom, why)
+
+
+def tail_error(observed: Observed | None) -> Assumption | None:
+    """How far a simulated tail may be off, by a study's own predictions; ``None``: nobody measured."""
+    if observed is None or not observed.tail_seen:
+        return None
+    told = f"{observed.tail.upper()} of this study's replays was"
+    return _widened(SIMULATED, 0.0, list(observed.tail_seen.values()), told)
+
+
+def _widened(name: str, sd: float, seen: Sequence[float], told: str) -> Assumption:
+    """An error of at least ``sd``, as wide as factors that were seen; so few make the tails of Student's t."""
+    square = sum(math.log(factor) ** 2 for factor in seen) / len(seen)
+    listed = ", ".join(f"{factor:.2f}" for factor in seen)
+    wide = math.hypot(sd, math.sqrt(square))
+    why = f"{told} {listed} x what was expected: sd {wide:.0%}, t with {len(seen)} degrees of freedom"
+    return Assumption(name, wide, len(seen), why)
 
 
 def shocks_of(factors: Mapping[str, Array], bill: Bill, worlds: int) -> Shocks:

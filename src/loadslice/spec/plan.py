@@ -12,6 +12,7 @@ import msgspec
 from loadslice.spec.device import Kind
 from loadslice.spec.files import Stamp
 from loadslice.spec.latency import Basis
+from loadslice.spec.observed import Observed
 from loadslice.spec.pipeline import Precision
 from loadslice.spec.simulation import LatencyMs
 
@@ -352,4 +353,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     pipelines: list[str] = []
     """Files beside this document that `loadslice serve` takes."""
     seed: int = 0
+    observed: Observed | None = None
+    """What the study it belongs to was wrong by, drawn into `confidence`; ``None``: made without a study."""
     stamp: Stamp | None = None
+
+    def doubt(self, fleet: PlannedFleet) -> str | None:
+        """Why a fleet that keeps the promise as simulated may not keep it; ``None``: no study saw such an error."""
+        factor = 1.0 if self.observed is None else self.observed.tail_factor_max
+        latency = [one for one in fleet.limits if one.name in ("p95_ms", "p99_ms") and one.limit is not None]
+        over = [one for one in latency if one.value is not None and one.limit and one.value * factor > one.limit]
+        if not fleet.meets_slo or not over or self.observed is None:
+            return None
+        return (
+            f"not if {self.observed.tail.upper()} is {factor:.2g} times what is simulated, as it was for "
+            f"{max(self.observed.tail_seen.items(), key=lambda pair: pair[1])[0]}"
+        )

@@ -250,6 +250,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     limits: list[str]
     planned: Plan | None = None
     """Which fleet to buy; ``None``: the folder holds no offers, or no plan could be made."""
+    side_by_side: list[str] = []
+    """The verdict, which is measured, and `planned`, which is simulated, on the same engines: whether they agree."""
 
 
 def load(path: Path) -> Report:

@@ -132,3 +132,9 @@ def test_an_error_beside_a_wide_interval_is_no_pass() -> None:
     figure = msgspec.structs.replace(made.plans[0].compared[0], inside=None, too_wide=True)
     page = render(msgspec.structs.replace(made, plans=[msgspec.structs.replace(made.plans[0], compared=[figure])]))
     assert "cannot be told: the interval is wider than 50% of what was measured" in page
+
+
+def test_both_verdicts_stand_at_the_top() -> None:
+    told = "Two answers on the same engines differ."
+    page = render(msgspec.structs.replace(specimen(), side_by_side=[told]))
+    assert told in page.partition("<table>")[0]
