@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadslice.app import twins
+from loadslice.app import example_inputs, twins
 from loadslice.app.admin_client import ADMIN_TOKEN
 from loadslice.app.output import say
 from loadslice.app.study_server import ServerError, serving
@@ -37,6 +37,8 @@ class Field:
     """``None``: to be measured when the first drill needs it."""
     seed: int
     dilate: float = 1.0
+    examples: Path | None = None
+    """Folder or Python file of inputs; ``None``: the pipeline's own."""
     _ground: Ground | None = None
 
     @property
@@ -56,13 +58,18 @@ class Field:
         return self._ground
 
     def inputs(self) -> payloads.Inputs:
-        """Of the pipeline.
+        """Those that were given, else the pipeline's own.
 
         Raises:
-            InputError: It names none.
+            InputError: There are none.
         """
+        if self.examples is not None:
+            return example_inputs.given(self.examples)
         if self.pipeline.inputs is None:
-            raise InputError(f"{self.path}: names no example inputs. Add `inputs: module:function`, or give --profile.")
+            raise InputError(
+                f"{self.path}: names no example inputs. Add `inputs: module:function`, or give --inputs "
+                "DIR (.npz files for a pipeline of tensors)."
+            )
         return payloads.from_function(self.pipeline.inputs, self.path.parent)
 
 

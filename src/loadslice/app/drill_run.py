@@ -40,7 +40,7 @@ def chosen(names: Sequence[str]) -> list[Drill]:
     return found
 
 
-def open_field(path: Path, table: Path | None, seed: int, dilate: float) -> Field:
+def open_field(path: Path, table: Path | None, seed: int, dilate: float, inputs: Path | None = None) -> Field:
     """Read a pipeline and its table.
 
     Args:
@@ -48,13 +48,14 @@ def open_field(path: Path, table: Path | None, seed: int, dilate: float) -> Fiel
         table: Its times; ``None``: to be measured.
         seed: Of every draw.
         dilate: Of its emulated devices; a pipeline without any runs at the world's pace.
+        inputs: Folder or Python file of examples; ``None``: the pipeline's own.
 
     Raises:
         InputError: Either is wrong.
     """
     pipeline = pipelines.load(path)
     known = None if table is None else latency_file.load(table)
-    return Field(path, pipeline, known, seed, dilate if twins(pipeline) else 1.0)
+    return Field(path, pipeline, known, seed, dilate if twins(pipeline) else 1.0, inputs)
 
 
 def hold(fields: Sequence[Field], drills: Sequence[Drill]) -> DrillReport:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import aiohttp
+import msgspec
 
 STATUS_OUTCOME = {
     200: "completed",
@@ -26,6 +27,9 @@ STATUS_OUTCOME = {
     504: "expired",
 }
 """The contract's mapping; any other status is a failure with the status as its reason."""
+
+WORDS_MAX = 240
+"""Characters of an error that are kept; a page of HTML says no more in more."""
 
 GONE_REFUSALS = 10
 """Refused connections in a row after which a server on this machine counts as gone."""
@@ -71,6 +75,8 @@ class Answer:
     basis: str | None = None
     """``x-loadslice-basis``, of an answer that an emulated device had a part in."""
     body: bytes | None = None
+    told: str | None = None
+    """The server's own words, of an answer that is not a completed one."""
 
 
 @dataclass(slots=True)
@@ -200,6 +206,8 @@ class _Generator:
                 return
             if self.keep_bodies and answer.status == 200:
                 answer.body = body
+            elif answer.status != 200:
+                answer.told = words(body)
             outcome = STATUS_OUTCOME.get(answer.status, "failed")
             self._end(answer, outcome, None if outcome == "completed" else f"http_{answer.status}")
 
@@ -238,6 +246,18 @@ class _Generator:
             for number, handler in before.items():
                 loop.remove_signal_handler(number)
                 signal.signal(number, handler or signal.SIG_DFL)
+
+
+def words(body: bytes) -> str | None:
+    """What an error's body says, in one line; ``None``: nothing that can be read."""
+    try:
+        said = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        said = body[: 4 * WORDS_MAX].decode(errors="replace")
+    while isinstance(said, dict):
+        said = next((said[key] for key in ("error", "message", "detail") if said.get(key)), None)
+    text = " ".join("".join(one if one.isprintable() else " " for one in str(said or "")).split())
+    return text[:WORDS_MAX] or None
 
 
 async def _read(stream: aiohttp.StreamReader, max_bytes: int) -> tuple[bytes, bool]:

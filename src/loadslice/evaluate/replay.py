@@ -21,7 +21,7 @@ from loadslice.spec.address import web_address
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import Stamp, write_bytes
 from loadslice.spec.outcome import OUTCOMES
-from loadslice.spec.replay import REPLAY_COLUMNS, Replay, SendLagMs
+from loadslice.spec.replay import REPLAY_COLUMNS, Replay, SendLagMs, ServerSaid
 from loadslice.spec.simulation import LatencyMs
 from loadslice.spec.twin import label
 
@@ -253,10 +253,22 @@ def summarise(
         from_s=from_s,
         span_s=span_s,
         complete=not (run.interrupted or run.gone),
+        answered=2 * completed.height >= rows.height,
+        server_said=_server_said(run),
         reasons=dict(reasons.most_common()),
         warnings=[*_warnings(rows, run, lag_ms), *_told_apart(run, dilate)],
         stamp=made,
     )
+
+
+def _server_said(run: loadgen.Run) -> ServerSaid | None:
+    said = Counter((answer.told, answer.status) for answer in run.answers if answer.told is not None)
+    if not said:
+        return None
+    ((text, status), requests) = said.most_common(1)[0]
+    assert text is not None
+    assert status is not None
+    return ServerSaid(text=text, status=status, requests=requests)
 
 
 def _scores(rows: pl.DataFrame) -> list[tuple[int, int]]:
@@ -278,6 +290,11 @@ def _warnings(rows: pl.DataFrame, run: loadgen.Run, lag_ms: np.ndarray) -> list[
             "Run it on another core or slow the pace with --speed."
         )
     completed = int((rows["outcome"] == "completed").sum())
+    if 2 * completed < rows.height:
+        found.append(
+            f"Only {completed} of {rows.height} requests completed: exit code 3, the figures say more of refusals than "
+            "of service."
+        )
     if 0 < completed < 100:
         found.append(f"Only {completed} requests completed: the 99th percentile is the slowest one or two of them.")
     unscored = rows.filter((pl.col("outcome") == "completed") & pl.col("texts").is_null()).height

@@ -25,7 +25,8 @@ def of_pipeline(pipeline: Pipeline, folder: Path) -> list[Sample]:
     if pipeline.inputs is None:
         raise InputError(
             f"pipeline '{pipeline.pipeline}' names no example inputs. "
-            "Add `inputs: module:function` to it, or give a folder of files with --inputs DIR."
+            "Add `inputs: module:function` to it, or give a folder of files with --inputs DIR "
+            "(.npz files for a pipeline of tensors)."
         )
     given = call_function(pipeline.inputs, folder)
     if not isinstance(given, Iterable):

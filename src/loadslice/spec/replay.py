@@ -44,6 +44,15 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     """Completed requests that were scored."""
 
 
+class ServerSaid(msgspec.Struct, frozen=True, kw_only=True):
+    """The words that a server refused requests with most often."""
+
+    text: str
+    status: int
+    requests: int
+    """Refused with just these words."""
+
+
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """Result of `loadslice replay`."""
 
@@ -73,6 +82,10 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """From the first due time to the last answer."""
     complete: bool
     """Every request was sent; false after an interrupt or when the server went away."""
+    answered: bool = True
+    """Half of the requests completed or more; false gives exit code 3: such figures are those of refusals."""
+    server_said: ServerSaid | None = None
+    """Of requests that did not complete; ``None``: all did, or the server said nothing."""
     reasons: dict[str, int] = {}
     """Why requests did not complete."""
     warnings: list[str] = []

@@ -32,6 +32,12 @@ SAID = {True: "held", False: "BROKEN", None: "–"}
     default=None,
     help="Latency table of a single pipeline; else it is measured.",
 )
+@click.option(
+    "--inputs",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Folder of .npz files (tensors) and request bodies, or a Python file with `samples()`; else the pipeline's.",
+)
 @click.option("--list", "listed", is_flag=True, help="Say which drills there are, and stop.")
 @click.option("--dilate", type=Finite(1, 1000), default=1.0, help="Seconds here for one on emulated devices.")
 @click.option("--seed", type=click.IntRange(0, SEED_MAX), default=1, show_default=True, help="Start of every draw.")
@@ -41,6 +47,7 @@ def command(
     names: tuple[str, ...],
     pipelines: tuple[Path, ...],
     profile: Path | None,
+    inputs: Path | None,
     listed: bool,
     dilate: float,
     seed: int,
@@ -66,7 +73,7 @@ def command(
 
     drills = drill_run.chosen(names)
     check_folder(out)
-    fields = [drill_run.open_field(path, profile, seed, dilate) for path in pipelines]
+    fields = [drill_run.open_field(path, profile, seed, dilate, inputs) for path in pipelines]
     _require_names(pipelines, [field.name for field in fields])
     with guests():
         report = drill_run.hold(fields, drills)

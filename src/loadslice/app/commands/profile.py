@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from loadslice.app import modelled, modelled_text, twins
+from loadslice.app import example_inputs, modelled, modelled_text, twins
 from loadslice.app.output import Finite, check_folder, emit, guests, json_option, keep, out_option, say, seed_option
 from loadslice.graph.inputs import parse_shapes
 from loadslice.profiles import samples
@@ -42,9 +42,9 @@ from loadslice.spec.pipeline import load
 )
 @click.option(
     "--inputs",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(path_type=Path),
     default=None,
-    help="Folder of request bodies (.npz for tensors) to use instead of the pipeline's own `inputs`.",
+    help="Folder of .npz files (tensors) and request bodies, or a Python file with `samples()`; else the pipeline's.",
 )
 @click.option(
     "--model-for",
@@ -172,7 +172,10 @@ def command(
     folder = resolved(pipeline).parent
     loaded = twins.resolved(load(pipeline), folder, keeps_time=False)
     with guests():
-        examples = samples.of_pipeline(loaded, folder) if inputs is None else samples.of_folder(inputs)
+        if inputs is None:
+            examples = samples.of_pipeline(loaded, folder)
+        else:
+            examples = list(example_inputs.given(inputs).samples.values())
         check_folder(out)
         table = pool(
             [

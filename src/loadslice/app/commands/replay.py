@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from loadslice.app import example_inputs
 from loadslice.app.output import Finite, emit, json_option, keep, out_option, say
 from loadslice.evaluate import loadgen, payloads
 from loadslice.evaluate import replay as replaying
@@ -43,7 +44,12 @@ INTERRUPTED = 130
 @click.option(
     "--pipeline", type=click.Path(path_type=Path), default=None, help="Pipeline file: its name and its inputs."
 )
-@click.option("--inputs", type=click.Path(path_type=Path), default=None, help="Python file with `samples()`.")
+@click.option(
+    "--inputs",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Folder of .npz files (tensors) and request bodies, or a Python file with `samples()`.",
+)
 @click.option("--body", type=click.Path(path_type=Path), default=None, help="Send this file every time.")
 @click.option("--content-type", default="application/octet-stream", show_default=True, help="Of --body.")
 @click.option(
@@ -81,7 +87,7 @@ def command(
     """Send every request of TRACE to URL at its recorded time and measure from that time.
 
     URL is a server, or one endpoint to POST to. TRACE is a trace file, or a log in a format `loadslice trace import`
-    reads.
+    reads. Exit code 3: fewer than half of the requests completed, or not all were sent.
     """
     known = pipelines.load(pipeline) if pipeline is not None else None
     bodies = _inputs(pipeline, known, inputs, body, content_type)
@@ -119,9 +125,7 @@ def command(
     emit(document, as_json=as_json, text=lambda: _lines(document))
     if run.interrupted:
         return INTERRUPTED
-    # A replay that nothing answered says nothing about a server, whatever its figures.
-    answered = document.outcomes["completed"] > 0 or document.requests == 0
-    return 0 if document.complete and answered else NEGATIVE
+    return 0 if document.complete and document.answered else NEGATIVE
 
 
 def _inputs(
@@ -132,11 +136,11 @@ def _inputs(
     if body is not None:
         return payloads.from_body(body, content_type)
     if module is not None:
-        return payloads.from_module(module)
+        return example_inputs.given(module)
     if path is not None and pipeline is not None and pipeline.inputs is not None:
         return payloads.from_function(pipeline.inputs, path.parent)
     raise InputError(
-        "nothing to send: give --pipeline P.yaml whose `inputs:` names a function, --inputs FILE.py, or --body FILE."
+        "nothing to send: give --inputs DIR|FILE.py, --body FILE, or --pipeline P.yaml whose `inputs:` names a function."
     )
 
 
@@ -145,6 +149,9 @@ def _lines(document: Replay) -> Iterable[str]:
     yield f"requests    {document.requests} = {ended}"
     if document.reasons:
         yield "reasons     " + ", ".join(f"{count} {reason}" for reason, count in document.reasons.items())
+    if document.server_said is not None:
+        said = document.server_said
+        yield f"server said {said.requests} times with HTTP {said.status}: {said.text}"
     latency = document.latency_ms
     if latency.p50 is not None:
         figures = f"p50 {latency.p50:.1f}  p95 {latency.p95:.1f}  p99 {latency.p99:.1f}  mean {latency.mean:.1f} ms"

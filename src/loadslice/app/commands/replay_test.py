@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -80,6 +81,42 @@ def test_a_body_is_sent_every_time_whatever_the_trace_calls_its_inputs(
         code = cli.run(["replay", str(trace), f"{server.url}/work", "--body", str(body), "--json"])
     assert code == 0
     assert json.loads(capsys.readouterr().out)["outcomes"]["completed"] == 2
+
+
+@pytest.mark.live
+def test_a_replay_that_is_mostly_refused_says_so_with_the_servers_words_and_code_3(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/good").write_text("200|fine")
+    (tmp_path / "in/bad").write_text('415|{"error": "this pipeline takes tensors;\\n send them to /v2"}')
+    names = ["good"] * 10 + ["bad"] * 20
+    pl.read_parquet(trace).with_columns(input=pl.Series(names)).write_parquet(trace)
+    with serving() as server:
+        command = ["replay", str(trace), f"{server.url}/work", "--inputs", str(tmp_path / "in")]
+        assert cli.run([*command, "--json"]) == 3
+        document = json.loads(capsys.readouterr().out)
+        assert cli.run(command) == 3
+        text = capsys.readouterr().out
+        assert cli.run([*command, "--limit", "20", "--json"]) == 0
+    assert document["server_said"] == {
+        "text": "this pipeline takes tensors; send them to /v2", "status": 415, "requests": 20,
+    }  # fmt: skip
+    assert document["answered"] is False
+    assert text.count("this pipeline takes tensors") == 1
+    assert "Only 10 of 30 requests completed: exit code 3" in text
+
+
+@pytest.mark.live
+def test_a_folder_of_npz_files_is_sent_as_tensors(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").mkdir()
+    np.savez(tmp_path / "in/one.npz", x=np.ones((1, 4), np.float32))
+    with serving() as server:
+        cli.run(["replay", str(trace), f"{server.url}/work", "--inputs", str(tmp_path / "in"), "--limit", "1"])
+    capsys.readouterr()
+    assert "inference-header-content-length" in server.headers[0]
 
 
 def test_a_password_in_the_url_is_refused_without_being_shown(
