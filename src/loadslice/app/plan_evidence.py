@@ -8,8 +8,10 @@ import polars as pl
 
 from loadslice.graph.devices import catalogue
 from loadslice.spec import portrait as portraits
-from loadslice.spec.files import decode_json
+from loadslice.spec.errors import InputError
+from loadslice.spec.files import decode_json, resolve_model
 from loadslice.spec.inspection import Inspection
+from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.portrait import Portrait
 from loadslice.spec.variant import Squeeze
 
@@ -41,6 +43,24 @@ def read(portrait: Path | None, inspections: Sequence[Path], squeezes: Sequence[
         _npus(found),
         [decode_json(path, Squeeze) for path in squeezes],
     )
+
+
+def of_models(pipeline: Pipeline, folder: Path) -> list[Inspection]:
+    """Inspections of a pipeline's models as their files are, for a plan that was given none: they count parameters.
+
+    Args:
+        pipeline: Stages without a file are nobody's to inspect; then there is no inspection of any.
+        folder: Of the pipeline file.
+    """
+    from loadslice.graph.inspect import inspect
+
+    files = [stage.model for stage in pipeline.stages if stage.python is None]
+    try:
+        return (
+            [inspect(resolve_model(file, folder), {}, []) for file in files if file is not None] if all(files) else []
+        )
+    except InputError:
+        return []  # a plan needs times, not models: a file that is not here leaves its questions open
 
 
 def rows_p99(frame: pl.DataFrame) -> float | None:

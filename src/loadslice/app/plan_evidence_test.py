@@ -6,9 +6,13 @@ import pytest
 
 from loadslice.app import plan_evidence
 from loadslice.graph.inspect import inspect
+from loadslice.plan.decision.facts import gather
+from loadslice.plan.decision.tree import decide
+from loadslice.spec.budget import Budget, Slo
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import encode_json
 from loadslice.spec.inspection import DeviceFit, Inspection
+from loadslice.spec.pipeline import load as load_pipeline
 
 
 def test_npus_are_told_from_other_devices_by_the_catalogue_or_by_who_was_asked() -> None:
@@ -42,3 +46,16 @@ def test_a_study_s_inspections_of_all_its_models_are_one_file(tmp_path: Path) ->
     path = tmp_path / "inspections.json"
     path.write_bytes(encode_json(made))
     assert plan_evidence.read(None, [path], []).inspections == made
+
+
+def test_a_plan_counts_the_parameters_of_its_pipeline_s_own_models() -> None:
+    folder = Path(__file__).resolve().parents[3] / "examples" / "inspection"
+    pipeline = load_pipeline(folder / "pipeline.cpu.yaml")
+    made = plan_evidence.of_models(pipeline, folder)
+    assert {Path(one.model).name for one in made} == {"backbone.int8.onnx", "head.onnx"}
+    facts = gather(Budget(slo=Slo(p95_ms=400.0)), inspections=made, rate_per_s=7.0)
+    assert facts.parameters is not None
+    decision = decide(facts)
+    light = next(step for step in decision.path if step.question == "Is the model small and the traffic light?")
+    assert (light.answer, decision.kind) == ("yes", "cpu")
+    assert plan_evidence.of_models(pipeline, folder / "nowhere") == []

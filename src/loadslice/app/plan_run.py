@@ -182,7 +182,7 @@ def _advised(planned: Planned, setting: Setting, found: Read, asked: Asked, give
         prices=found.prices,
         latency=found.latency,
         portrait=evidence.portrait,
-        inspections=evidence.inspections,
+        inspections=evidence.inspections or plan_evidence.of_models(found.pipeline, found.folder),
         npus=evidence.npus,
         squeezes=evidence.squeezes,
         rows_p99=plan_evidence.rows_p99(found.frame),

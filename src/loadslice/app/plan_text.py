@@ -81,8 +81,7 @@ def _money(value: float | None) -> str:
 def _search(plan: Plan) -> Iterator[str]:
     proof = plan.proof
     if proof is not None:
-        claim = "the cheapest mix, proven" if proof.cheapest_proven else "not proven to be the cheapest"
-        claim = claim if plan.recommended is not None else "no mix found that keeps the promise"
+        claim = proof.claim if plan.recommended is not None else "no mix found that keeps the promise"
         yield (
             f"search     {claim}: {proof.solved} programs in {proof.solve_s:.2f} s, {proof.simulated} fleets "
             f"simulated ({proof.requests_simulated:,} requests), {proof.bounded} settled by a bound, "

@@ -37,7 +37,7 @@ def observed(
         for engine, factor in factors.items():
             seen.setdefault(engine, []).append(round(factor, 4))
     tail = next(iter(slo.latency_limits_ms))
-    tails = {plan.title: factor for plan in measured if (factor := _tail(plan, tail)) is not None}
+    tails = {plan.title: off for plan in measured if (off := _tail(plan, tail)) is not None}
     shares = {plan.title: plan.cpu.others_utilisation for plan in measured if plan.cpu is not None}
     loud = ", ".join(f"{share:.0%} ({title})" for title, share in shares.items() if share > QUIET_SHARE)
     return Observed(

@@ -82,6 +82,8 @@ def complete(
         utilisation=utilisation,
         box_w=watts,
     )
+    fleets = [_with_unchecked(fleet, facts) for fleet in fleets]
+    plan = msgspec.structs.replace(plan, fleets=fleets)
     decision = decide(facts)
     cost, note = _by_objective(plan, fleets, budget, held)
     settled = settle(decision, facts, fleets, cost)
@@ -105,6 +107,19 @@ def complete(
         ),
         warnings=list(dict.fromkeys([*plan.warnings, *([note] if note else []), *_warnings(fleets, facts)])),
     )
+
+
+UNCHECKED_NPU = (
+    "only if its NPU runs the operators, which is not known: loadslice inspect MODEL --device NPU, then plan with "
+    "--inspection"
+)
+
+
+def _with_unchecked(fleet: PlannedFleet, facts: Facts) -> PlannedFleet:
+    """A fleet whose NPU nobody asked about the model says so beside its promise."""
+    if "npu" not in kinds(fleet) or facts.npu is not None or not fleet.meets_slo:
+        return fleet
+    return msgspec.structs.replace(fleet, unchecked=UNCHECKED_NPU)
 
 
 CAVEAT = "But other programs disturbed the study's runs: repeat it on a quiet machine before deciding."

@@ -1,3 +1,5 @@
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -6,7 +8,7 @@ from loadslice.plan.money.specimen import BUDGET, PRICES, engine, fleet
 from loadslice.spec.budget import ModelLife, Offline, People, Power
 from loadslice.spec.files import encode_json
 from loadslice.spec.observed import Observed
-from loadslice.spec.plan import HourLoad, Limit, Load, Plan
+from loadslice.spec.plan import HourLoad, Limit, Load, Plan, Proof
 from loadslice.spec.simulation import LatencyMs
 
 LOAD = Load(
@@ -175,3 +177,28 @@ def test_a_fleet_far_from_its_limit_is_not_doubted() -> None:
     far = Limit(name="p99_ms", limit=200.0, value=20.0, met=True, evidence="simulated")
     made = plan(observed=SEEN)
     assert made.doubt(msgspec.structs.replace(CPU, limits=[far])) is None
+
+
+def test_an_npu_that_nobody_asked_about_the_model_keeps_the_promise_only_if() -> None:
+    npu = fleet("npu-only", {"npu": engine("npu", 1)})
+    made = complete(plan(npu, CPU), TEAM, prices=PRICES)
+    told = {one.name: made.doubt(one) for one in made.fleets}
+    assert (told["npu-only"] or "").startswith("only if its NPU runs the operators, which is not known: ")
+    assert told["cpu-only"] is None
+
+
+def proof(**changes: Any) -> Proof:
+    bare = Proof(
+        cheapest_proven=False, cost_per_hour=None, lower_bound_per_hour=None, solved=1, solve_s=0.0, simulated=2,
+        bounded=0, dominated=0, requests_simulated=1, seconds=0.0, assumes=[],
+    )  # fmt: skip
+    return msgspec.structs.replace(bare, **changes)
+
+
+def test_what_is_proven_and_what_not_is_one_claim() -> None:
+    assert proof(cheapest_proven=True, searched_out=True).claim == "the cheapest mix, proven"
+    assert proof(searched_out=True).claim == (
+        "the smallest mix, proven; whether it is the cheapest is open, for a price is not known"
+    )
+    assert "the cheapest was not sought" in proof(searched_out=True, cost_per_hour=1.0).claim
+    assert "a search stopped" in proof(cost_per_hour=1.0).claim

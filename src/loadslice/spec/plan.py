@@ -156,6 +156,8 @@ class PlannedFleet(msgspec.Struct, frozen=True, kw_only=True):
     interval_95: dict[str, tuple[float, float]] | None
     """Figure -> bounds that hold one more run 19 times of 20, by replicas and by what modelled times may be wrong."""
     warnings: list[str] = []
+    unchecked: str | None = None
+    """What its promise hangs on that no simulation sees and nobody checked: whether an NPU runs the operators."""
 
 
 class PathStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,6 +196,19 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     ``None``: none was looked for."""
     sample_error: float | None = None
     """By how much samples were seen to flatter, at most; ``None``: nothing was estimated."""
+    searched_out: bool = False
+    """Every search settled all mixes that it might have had to: the least of each kind is proven, in what it sought."""
+
+    @property
+    def claim(self) -> str:
+        """What is proven of the recommended fleet, and why no more."""
+        if self.cheapest_proven:
+            return "the cheapest mix, proven"
+        if not self.searched_out:
+            return "not proven to be the cheapest: a search stopped before it had settled every mix"
+        if self.cost_per_hour is None:
+            return "the smallest mix, proven; whether it is the cheapest is open, for a price is not known"
+        return "proven is the least of each kind in the objective; the cheapest was not sought"
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
@@ -358,13 +373,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     stamp: Stamp | None = None
 
     def doubt(self, fleet: PlannedFleet) -> str | None:
-        """Why a fleet that keeps the promise as simulated may not keep it; ``None``: no study saw such an error."""
-        factor = 1.0 if self.observed is None else self.observed.tail_factor_max
-        latency = [one for one in fleet.limits if one.name in ("p95_ms", "p99_ms") and one.limit is not None]
-        over = [one for one in latency if one.value is not None and one.limit and one.value * factor > one.limit]
-        if not fleet.meets_slo or not over or self.observed is None:
+        """Why a fleet that keeps the promise as simulated may not keep it; ``None``: nothing that was seen says so."""
+        if not fleet.meets_slo:
             return None
-        return (
-            f"not if {self.observed.tail.upper()} is {factor:.2g} times what is simulated, as it was for "
-            f"{max(self.observed.tail_seen.items(), key=lambda pair: pair[1])[0]}"
-        )
+        found = [self._off(fleet), fleet.unchecked]
+        return "; ".join(one for one in found if one is not None) or None
+
+    def _off(self, fleet: PlannedFleet) -> str | None:
+        """It breaks the promise when its tail is as far above its simulation as this study saw."""
+        seen = self.observed
+        factor = 1.0 if seen is None else seen.tail_factor_max
+        limits = [one for one in fleet.limits if one.name in ("p95_ms", "p99_ms")]
+        over = [one for one in limits if one.value is not None and one.limit and one.value * factor > one.limit]
+        if seen is None or not over:
+            return None
+        worst = max(seen.tail_seen, key=lambda title: seen.tail_seen[title])
+        return f"not if {seen.tail.upper()} is {factor:.2g} times what is simulated, as it was for {worst}"

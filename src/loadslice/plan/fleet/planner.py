@@ -126,7 +126,8 @@ def _searched(refs: list[Reference], setting: Setting, budget: Budget, objective
         judging = tools.ledger(reference.name).judging(judge)
         seeker = Seeker(reference.problem, judging, tools.clock)
         priced = for_energy(reference.problem) if objective == "energy" else None
-        return reference, search(reference, seeker, tools.tell, priced), judge
+        least = "of least energy" if priced is not None else "cheapest" if setting.lowered.priced else "smallest"
+        return reference, search(reference, seeker, tools.tell, priced, least), judge
 
     with ThreadPoolExecutor(max(1, tools.jobs)) as pool:
         return {result[0].name: result for result in pool.map(one, refs)}
@@ -333,6 +334,7 @@ def _proof(
     known = setting.lowered.priced and objective == "cost"
     return Proof(
         cheapest_proven=proven and known,
+        searched_out=proven,
         cost_per_hour=best if setting.lowered.priced else None,
         lower_bound_per_hour=min(bounds) if bounds and known else None,
         solved=sum(result.solved for result in searches),

@@ -92,7 +92,13 @@ def _hybrid(problem: Problem, design: Design, model: tuple[int, ...]) -> Referen
     return Reference("hybrid", problem, design, demands, lacks)
 
 
-def search(reference: Reference, seeker: Seeker, tell: Callable[[str], None], priced: Problem | None = None) -> Search:
+def search(
+    reference: Reference,
+    seeker: Seeker,
+    tell: Callable[[str], None],
+    priced: Problem | None = None,
+    least: str = "cheapest",
+) -> Search:
     """The cheapest fleet of a reference plan; of several pairs of kinds, the cheapest.
 
     Args:
@@ -100,13 +106,14 @@ def search(reference: Reference, seeker: Seeker, tell: Callable[[str], None], pr
         seeker: Of its problem.
         tell: Progress in words.
         priced: The problem with other prices, to seek the least of something else.
+        least: What that makes the fleet, in a word.
     """
     best: Search | None = None
     for demands in reference.demands:
         found = seeker.cheapest(demands, priced)
         best = found if best is None else _better(best, found)
     assert best is not None
-    tell(f"{reference.name}: {_said(best, seeker)}")
+    tell(f"{reference.name}: {_said(best, seeker, least)}")
     return best
 
 
@@ -128,8 +135,8 @@ def _better(one: Search, other: Search) -> Search:
     return first
 
 
-def _said(found: Search, seeker: Seeker) -> str:
-    how = f"{found.simulated} simulated, {'proven' if found.proven else 'not proven'}"
+def _said(found: Search, seeker: Seeker, least: str) -> str:
+    proven = "proven" if found.proven else "not proven"
     if found.best is None:
-        return f"none holds ({how})"
-    return f"{seeker.label(found.best.mix.counts)} ({how})"
+        return f"none holds ({found.simulated} simulated, {proven})"
+    return f"{seeker.label(found.best.mix.counts)} ({found.simulated} simulated, {proven} the {least} of its kind)"
