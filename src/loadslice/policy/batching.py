@@ -8,14 +8,15 @@ class first and in order, and stops at the first that does not fit: nobody overt
 """
 
 from loadslice.policy import columns as c
-from loadslice.policy.deadlines import dropped
+from loadslice.policy.deadlines import drop, is_late
 from loadslice.policy.ends import say
 from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
 from loadslice.policy.live import padded, service_ns
-from loadslice.policy.queues import unlink
+from loadslice.policy.queues import pop, uncount
 from loadslice.policy.residency import can_hold, is_bounded, load_ns, make_resident
 from loadslice.policy.shares import charge, goes_first, head_of, is_shared
+from loadslice.policy.timers import set_timer
 
 
 @rare
@@ -209,6 +210,7 @@ def fill(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn
         if step == 0 and count == 0:
             break
         priority = turn if step < 0 else step
+        left, left_rows, left_ns = 0, 0, 0
         while not full and (step >= 0 or count == 0):
             request = head_of(tables, state, engine, priority, lane)
             if request < 0:
@@ -221,9 +223,15 @@ def fill(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn
             ):
                 full = True
                 break
-            unlink(tables, state, request)
-            if row[c.R_DEADLINE_NS] < c.FOREVER and dropped(now_ns, tables, state, request, engine, 0, 0):
-                continue
+            pop(tables, state, request, engine, priority, lane)
+            left += 1
+            left_rows += row[c.R_ITEMS]
+            left_ns += row[c.R_WORK_NS]
+            if row[c.R_DEADLINE_NS] < c.FOREVER and is_late(now_ns, tables, state, request, engine, 0, 0):
+                uncount(state, engine, priority, lane, left, left_rows, left_ns)
+                left, left_rows, left_ns = 0, 0, 0
+                if drop(now_ns, tables, state, request, engine):
+                    continue
             if is_shared(tables, engine):
                 charge(tables, state, request, engine)
             row[c.R_STATUS] = c.RUNNING
@@ -237,6 +245,8 @@ def fill(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn
             deadline = min(deadline, row[c.R_DEADLINE_NS])
             trial |= row[c.R_TRIAL]
             row[c.R_TRIAL] = 0
+        if left > 0:
+            uncount(state, engine, priority, lane, left, left_rows, left_ns)
     batch[c.B_TRIAL] = trial
     batch[c.B_COUNT] = count
     batch[c.B_ROWS] = rows
@@ -300,13 +310,24 @@ def wake(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     if counts[c.N_QUEUED] == 0:
         counts[c.N_QUEUE_EXPIRY_NS] = c.FOREVER
     at = min(counts[c.N_QUEUE_EXPIRY_NS], counts[c.N_BREAKER_NS])
-    first = tables.engines[engine, c.E_FIRST_SLOT]
     width = tables.engines[engine, c.E_MAX_INFLIGHT]
-    for slot in range(first, first + width):
-        at = min(at, state.batches[slot, c.B_EXPIRY_NS])
+    if width == 1:
+        at = min(at, state.batches[tables.engines[engine, c.E_FIRST_SLOT], c.B_EXPIRY_NS])
+    else:
+        at = min(at, first_expiry_ns(tables, state, engine))
     if counts[c.N_UP] == 1 and counts[c.N_QUEUED] > 0 and counts[c.N_INFLIGHT] < width:
         at = min(at, window_ns(now_ns, tables, state, engine))
     set_timer(state, engine, at)
+
+
+@rare
+def first_expiry_ns(tables: Tables, state: State, engine: int) -> int:
+    """When the first member of any batch on an engine expires."""
+    at = c.FOREVER
+    first = tables.engines[engine, c.E_FIRST_SLOT]
+    for slot in range(first, first + tables.engines[engine, c.E_MAX_INFLIGHT]):
+        at = min(at, state.batches[slot, c.B_EXPIRY_NS])
+    return int(at)
 
 
 @rare
@@ -329,17 +350,3 @@ def window_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
                 break
     return int(at)
 
-
-@kernel
-def set_timer(state: State, engine: int, at_ns: int) -> None:
-    """Note when an engine must be looked at, and carry it up the tree of minima."""
-    node = state.timers.shape[0] // 2 + engine
-    if state.timers[node] == at_ns:
-        return
-    state.timers[node] = at_ns
-    while node > 1:
-        node >>= 1
-        earliest = min(state.timers[2 * node], state.timers[2 * node + 1])
-        if state.timers[node] == earliest:
-            break
-        state.timers[node] = earliest

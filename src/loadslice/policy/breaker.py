@@ -77,6 +77,32 @@ def record(now_ns: int, tables: Tables, state: State, request: int, call: int) -
         overstep(now_ns, tables, state, stage, engine)
 
 
+@kernel
+def is_quiet(state: State, stage: int, engine: int) -> bool:
+    """Whether a breaker is closed and remembers nothing but well calls: one more changes nothing but their number."""
+    breaker = state.breakers[stage, engine]
+    return bool(breaker[c.X_STATE] == c.CLOSED and breaker[c.X_FAILURES] == 0 and breaker[c.X_SLOW] == 0)
+
+
+@kernel
+def remember_well(tables: Tables, state: State, slot: int) -> None:
+    """A batch has ended well at a quiet breaker: `record` for each of its members that is still there, at once."""
+    batch = state.batches[slot]
+    stage = batch[c.B_STAGE]
+    engine = batch[c.B_ENGINE]
+    breaker = state.breakers[stage, engine]
+    calls = 0
+    for index in range(batch[c.B_COUNT]):
+        row = state.requests[state.members[slot, index, c.M_REQUEST]]
+        if row[c.R_EPOCH] == state.members[slot, index, c.M_EPOCH]:
+            row[c.R_PROBE] = 0
+            calls += 1 if row[c.R_BREAKER_EPOCH] == breaker[c.X_EPOCH] else 0
+    window = tables.breakers[stage, c.K_WINDOW]
+    breaker[c.X_CALLS] = min(window, breaker[c.X_CALLS] + calls)
+    # What was never written, and what was forgotten, is a well call too: there is nothing to write.
+    breaker[c.X_POSITION] = breaker[c.X_CALLS] if breaker[c.X_CALLS] < window else 0
+
+
 @rare
 def record_probe(now_ns: int, tables: Tables, state: State, request: int, call: int) -> None:
     """A probe has ended: its permit comes back, and the last of them decides."""
@@ -117,11 +143,13 @@ def remember(state: State, stage: int, engine: int, window: int, call: int) -> N
     breaker[c.X_POSITION] = position + 1 if position + 1 < window else 0
 
 
-@kernel
+@rare
 def forget(state: State, stage: int, engine: int) -> None:
     """Start the window anew."""
     breaker = state.breakers[stage, engine]
     breaker[c.X_CALLS] = breaker[c.X_FAILURES] = breaker[c.X_SLOW] = breaker[c.X_POSITION] = 0
+    for position in range(state.calls.shape[2]):
+        state.calls[stage, engine, position] = c.WELL
 
 
 @rare

@@ -54,7 +54,7 @@ RUN_SETTINGS = W_FLOOR_PPM + CLASSES
     S_LANES,
     S_BUCKETS,
     S_DEGRADED,
-    S_IN_ORDER,
+    S_EXACT,
     STAGE_SETTINGS,
 ) = range(11)
 PREFER_STATIC, PREFER_FASTEST, PREFER_CHEAPEST, PREFER_RULES = range(4)
@@ -157,10 +157,9 @@ WELL, FAILED_CALL, SLOW_CALL = 0, 1, 2
 FREE, QUEUED, RUNNING = range(3)
 
 # Lanes (state.lanes): one FIFO per engine, class, lane (stage, version, bucket) and tenant
-L_HEAD, L_TAIL, L_COUNT, LANE_COLUMNS = range(4)
+L_HEAD, L_TAIL, LANE_COLUMNS = range(3)
 
-# Engines (state.engines); requests of class k that wait are counted at N_WAITING + k, the work that waits in class k
-# and those above it, which is what a newcomer of class k waits for, at N_BACKLOG_NS + k. N_BUSY_NS adds up over slots;
+# Engines (state.engines); requests of class k that wait are counted at N_WAITING + k. N_BUSY_NS adds up over slots;
 # N_ACTIVE_NS is the time in which any slot ran, N_SINCE_NS when the present such time began.
 (
     N_UP,
@@ -179,8 +178,7 @@ L_HEAD, L_TAIL, L_COUNT, LANE_COLUMNS = range(4)
     N_LOADS,
     N_WAITING,
 ) = range(15)
-N_BACKLOG_NS = N_WAITING + CLASSES
-ENGINE_COLUMNS = N_BACKLOG_NS + CLASSES
+ENGINE_COLUMNS = N_WAITING + CLASSES
 
 # Live estimates (state.live): service of n rows = V_BASE_NS + n * V_ROW_NS; a row's part of a full batch = V_PART_NS
 V_BASE_NS, V_ROW_NS, V_PART_NS, LIVE_COLUMNS = range(4)

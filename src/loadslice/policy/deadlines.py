@@ -31,7 +31,10 @@ def hint_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
 
 @kernel
 def expected_wait_ns(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> int:
-    """Expected wait of a request on an engine: of all that waits there, or, once it has begun, of its elders."""
+    """Expected wait of a request on an engine: of all that waits there, or, once it has begun, of its elders.
+
+    One answer for every question that looks at waits: which engine is fastest, is it overflow there, is it hopeless.
+    """
     row = state.requests[request]
     wait = wait_ns(now_ns, tables, state, engine, row[c.R_CLASS])
     if row[c.R_STAGE] == 0 or wait == 0 or is_shared(tables, engine):
@@ -61,7 +64,7 @@ def elders_ns(tables: Tables, state: State, request: int, engine: int, wait: int
         if rows > 0 and has_elder(tables, state, request, engine, lane):
             stage = tables.lane_stage[lane]
             elders += rows * state.live[stage, lane - tables.stages[stage, c.S_FIRST_LANE], engine, c.V_PART_NS]
-    backlog = state.engines[engine, c.N_BACKLOG_NS + priority]
+    backlog = state.backlog_ns[priority, engine]
     return int(wait - max(0, backlog - elders) // tables.engines[engine, c.E_MAX_INFLIGHT])
 
 
@@ -107,7 +110,7 @@ def later_ns(now_ns: int, tables: Tables, state: State, request: int) -> int:
 
 
 @kernel
-def may_be_tried(now_ns: int, state: State, engine: int, needed_ns: int) -> bool:
+def may_be_tried(now_ns: int, state: State, engine: int, service: int) -> bool:
     """Whether an engine is idle and its estimate old, so that one request may show what it is worth now.
 
     Estimates learn from batches alone. After one slow spell they would otherwise refuse every deadline, and with it
@@ -117,42 +120,47 @@ def may_be_tried(now_ns: int, state: State, engine: int, needed_ns: int) -> bool
     return bool(
         counts[c.N_INFLIGHT] == 0
         and counts[c.N_QUEUED] == 0
-        and now_ns - counts[c.N_DONE_NS] >= min(needed_ns, TRIAL_NS)
+        and now_ns - counts[c.N_DONE_NS] >= min(service, TRIAL_NS)
     )
 
 
 @kernel
-def dropped(now_ns: int, tables: Tables, state: State, request: int, engine: int, wait: int, ahead: int) -> bool:
-    """End a request that cannot meet its deadline: expired already, or hopeless by what is expected of it.
+def needed_ns(tables: Tables, state: State, request: int, engine: int) -> int:
+    """What a request is expected to take of an engine once it is its turn."""
+    row = state.requests[request]
+    stage = row[c.R_STAGE]
+    return int(
+        service_ns(tables, state, stage, engine, row[c.R_BUCKET], row[c.R_ITEMS])
+        + load_ns(tables, state, engine, stage)
+    )
+
+
+@kernel
+def is_late(now_ns: int, tables: Tables, state: State, request: int, engine: int, wait: int, ahead: int) -> bool:
+    """Whether a request cannot meet its deadline: it is expired already, or hopeless by what is expected of it.
 
     Args:
         now_ns: Time since the run began.
         tables: What never changes.
-        state: Changed.
-        request: Stands in no queue.
+        state: Read.
+        request: Has a deadline.
         engine: Where it would be served.
         wait: Expected wait there.
         ahead: Expected time at later stages.
-
-    Returns:
-        Whether it was ended.
     """
-    row = state.requests[request]
-    needed_ns = service_ns(tables, state, row[c.R_STAGE], engine, row[c.R_BUCKET], row[c.R_ITEMS])
-    needed_ns += load_ns(tables, state, engine, row[c.R_STAGE])
-    if now_ns + wait + needed_ns + ahead <= row[c.R_DEADLINE_NS] and row[c.R_DEADLINE_NS] > now_ns:
-        return False
-    return drop(now_ns, tables, state, request, engine, needed_ns)
+    deadline_ns = state.requests[request, c.R_DEADLINE_NS]
+    expected_ns = now_ns + wait + needed_ns(tables, state, request, engine) + ahead
+    return bool(expected_ns > deadline_ns or deadline_ns <= now_ns)
 
 
 @rare
-def drop(now_ns: int, tables: Tables, state: State, request: int, engine: int, needed_ns: int) -> bool:
-    """End a request that is expired or hopeless, unless it may try an idle engine; whether it was ended."""
+def drop(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> bool:
+    """End a request that is late and stands in no queue, unless it may try an idle engine; whether it was ended."""
     row = state.requests[request]
     if row[c.R_DEADLINE_NS] <= now_ns:
         finish(state, request, EXPIRED, DEADLINE, 0)
         return True
-    if may_be_tried(now_ns, state, engine, needed_ns):
+    if may_be_tried(now_ns, state, engine, needed_ns(tables, state, request, engine)):
         row[c.R_TRIAL] = 1
         return False
     refuse(tables, state, request, SHED, HOPELESS, hint_ns(now_ns, tables, state, engine))

@@ -246,7 +246,7 @@ class Run:
             running = batches[batches[:, c.B_BUSY] == 1]
             left_ns = np.maximum(running[:, c.B_STARTED_NS] + running[:, c.B_EXPECTED_NS] - self.now_ns, 0).sum()
             idle = len(running) < len(batches) and counts[c.N_QUEUED] == 0
-            hints.append(0 if idle else int((counts[c.N_BACKLOG_NS + c.CLASSES - 1] + left_ns) // len(batches)))
+            hints.append(0 if idle else int((self.state.backlog_ns[-1, engine] + left_ns) // len(batches)))
         return hints
 
     def _check_hints(self, before: State, hints_ns: list[int], effects: list[Effect]) -> None:

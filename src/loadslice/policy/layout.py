@@ -86,7 +86,7 @@ class State(NamedTuple):
     ends_ns: Int64s
     """[E] when the running batch of an engine with one slot is expected to end; 0: idle, or several slots"""
     backlog_ns: Int64s
-    """[CLASSES, E] work that waits in a class and those above it, of an engine with one slot; 0: several slots"""
+    """[CLASSES, E] work that waits in a class and those above it: what a newcomer of the class does not overtake"""
     quick_ns: Int64s
     """[S, B, E] live service of one row and the admission together: what `preference.fastest` reads of every engine"""
     admission: Int64s

@@ -67,7 +67,7 @@ def wait_for_many_ns(now_ns: int, tables: Tables, state: State, engine: int, pri
     first = tables.engines[engine, c.E_FIRST_SLOT]
     if counts[c.N_INFLIGHT] < width and counts[c.N_QUEUED] == 0:
         return 0
-    left_ns = counts[c.N_BACKLOG_NS + priority] * 1
+    left_ns = state.backlog_ns[priority, engine] * 1
     for slot in range(first, first + width):
         if state.batches[slot, c.B_BUSY] == 1:
             left_ns += max(0, state.batches[slot, c.B_STARTED_NS] + state.batches[slot, c.B_EXPECTED_NS] - now_ns)

@@ -272,7 +272,7 @@ class Naive:
 
     def _completion_ns(self, now_ns: int, request: Request, e: int) -> int:
         engine = self.engines[e]
-        return engine.wait_ns(now_ns, request.priority) + self._service_ns(request, e) + engine.load_ns(request.stage)
+        return engine.expected_wait_ns(now_ns, request) + self._service_ns(request, e) + engine.load_ns(request.stage)
 
     def _price(self, request: Request, e: int) -> int:
         """Of one row in a full batch: nJ, or 1e-12 of the currency."""
@@ -299,7 +299,7 @@ class Naive:
 
     def _has_spare(self, now_ns: int, request: Request, e: int) -> bool:
         engine = self.engines[e]
-        return self._available(request, e) and engine.has_room() and not engine.is_overflow(now_ns, request.priority)
+        return self._available(request, e) and engine.has_room() and not engine.is_overflow(now_ns, request)
 
     def _may_fail_over(self, request: Request) -> bool:
         failover = self.stages[request.stage].failover
@@ -346,7 +346,7 @@ class Naive:
             able = any(accepts(stage, self.engines[e], request) for e in self.order[request.stage])
             self._refuse(request, Outcome.FAILED, Reason.ENGINE_DOWN if able else Reason.INELIGIBLE)
             return
-        if self.engines[e].is_overflow(now_ns, request.priority) and self._takes_overflow(now_ns, request, e):
+        if self.engines[e].is_overflow(now_ns, request) and self._takes_overflow(now_ns, request, e):
             e, reason = self.backup_of[request.stage], Reason.FAILOVER
         engine = self.engines[e]
         ahead_ns = self._ahead_ns(now_ns, request)

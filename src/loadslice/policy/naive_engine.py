@@ -138,12 +138,13 @@ class NaiveEngine:
         waiting = len(self.queue)
         return waiting < self.settings.queue.limit or (waiting == 0 and self.free_slot() is not None)
 
-    def is_overflow(self, now_ns: int, priority: int) -> bool:
-        """Whether an arrival finds it past its marks."""
+    def is_overflow(self, now_ns: int, request: Request) -> bool:
+        """Whether a request finds it past its marks."""
         queue = self.settings.queue
         if queue.overflow_at is not None and len(self.queue) >= queue.overflow_at:
             return True
-        return queue.wait_limit_ms is not None and self.wait_ns(now_ns, priority) > round(queue.wait_limit_ms * MS)
+        limit_ns = FOREVER if queue.wait_limit_ms is None else round(queue.wait_limit_ms * MS)
+        return self.expected_wait_ns(now_ns, request) > limit_ns
 
     def join(self, request: Request) -> None:
         """Put a request at the end of the queue."""

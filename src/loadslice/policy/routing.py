@@ -13,11 +13,11 @@ Order of the questions, as a request meets them:
 
 from loadslice.policy import columns as c
 from loadslice.policy.breaker import enter
-from loadslice.policy.deadlines import SHED, ahead_ns, dropped, expected_wait_ns, hint_ns
+from loadslice.policy.deadlines import SHED, ahead_ns, drop, expected_wait_ns, hint_ns, is_late
 from loadslice.policy.ends import leave, mark_dirty, refuse, say
 from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
-from loadslice.policy.live import wait_ns, work_ns
+from loadslice.policy.live import work_ns
 from loadslice.policy.preference import (
     CHEAPEST,
     FASTEST,
@@ -33,6 +33,7 @@ from loadslice.policy.preference import (
 from loadslice.policy.queues import newest, newest_below, push, unlink
 from loadslice.policy.retries import withdraw
 from loadslice.policy.shares import greediest
+from loadslice.policy.timers import hasten
 from loadslice.spec.outcome import Outcome, Reason
 
 FAILED, REJECTED = int(Outcome.FAILED), int(Outcome.REJECTED)
@@ -51,12 +52,12 @@ def has_room(tables: Tables, state: State, engine: int) -> bool:
 
 
 @kernel
-def is_overflow(now_ns: int, tables: Tables, state: State, engine: int, priority: int) -> bool:
-    """Whether an arrival finds an engine past its overflow mark or past its wait limit."""
+def is_overflow(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> bool:
+    """Whether a request finds an engine past its overflow mark or past its wait limit."""
     if state.engines[engine, c.N_QUEUED] >= tables.engines[engine, c.E_OVERFLOW_AT]:
         return True
     limit = tables.engines[engine, c.E_WAIT_LIMIT_NS]
-    return bool(limit < c.FOREVER and wait_ns(now_ns, tables, state, engine, priority) > limit)
+    return bool(limit < c.FOREVER and expected_wait_ns(now_ns, tables, state, request, engine) > limit)
 
 
 @kernel
@@ -65,7 +66,7 @@ def has_spare(now_ns: int, tables: Tables, state: State, request: int, engine: i
     return bool(
         available(tables, state, request, engine)
         and has_room(tables, state, engine)
-        and not is_overflow(now_ns, tables, state, engine, state.requests[request, c.R_CLASS])
+        and not is_overflow(now_ns, tables, state, request, engine)
     )
 
 
@@ -102,9 +103,14 @@ def settle(now_ns: int, tables: Tables, state: State, request: int, engine: int,
     push(now_ns, tables, state, request, engine)
     say(state, c.PLACED, row[c.R_TAG], row[c.R_STAGE], engine, reason, request)
     state.placed[row[c.R_STAGE], engine, reason] += 1
+    counts = state.engines[engine]
     if reason == FAILOVER:
-        state.engines[engine, c.N_FAILOVER_IN] += 1
-    mark_dirty(state, engine)
+        counts[c.N_FAILOVER_IN] += 1
+    if counts[c.N_INFLIGHT] < tables.engines[engine, c.E_MAX_INFLIGHT]:
+        mark_dirty(state, engine)
+    else:
+        # A full engine starts nothing: all that changes is when to look at it, for the newcomer's sake or its probe's.
+        hasten(state, engine, min(row[c.R_EXPIRY_NS], counts[c.N_BREAKER_NS]))
 
 
 @rare
@@ -182,15 +188,16 @@ def place(now_ns: int, tables: Tables, state: State, request: int, admitted: int
     if engine < 0:
         refuse(tables, state, request, FAILED, no_engine_reason(tables, state, request), 0)
         return
-    if is_overflow(now_ns, tables, state, engine, row[c.R_CLASS]):
+    if is_overflow(now_ns, tables, state, request, engine):
         target = backup(now_ns, tables, state, request, engine)
         if target >= 0:
             engine = target
             reason = FAILOVER
-    if row[c.R_DEADLINE_NS] < c.FOREVER and dropped(
-        now_ns, tables, state, request, engine, expected_wait_ns(now_ns, tables, state, request, engine), ahead
-    ):
-        return
+    if row[c.R_DEADLINE_NS] < c.FOREVER:
+        wait = expected_wait_ns(now_ns, tables, state, request, engine)
+        late = is_late(now_ns, tables, state, request, engine, wait, ahead)
+        if late and drop(now_ns, tables, state, request, engine):
+            return
     if not has_room(tables, state, engine) and not make_room(now_ns, tables, state, request, engine, admitted):
         return
     settle(now_ns, tables, state, request, engine, reason)

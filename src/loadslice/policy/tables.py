@@ -41,7 +41,7 @@ def lower(pipeline: Pipeline, latency: LatencyTable | None = None, sources: tupl
     first_lane = 0
     for s, stage in enumerate(pipeline.stages):
         lanes = lane_counts[s]
-        stages[s] = _stage_row(stage, engine_names, first_lane, lanes)
+        stages[s] = _stage_row(stage, pipeline, first_lane, lanes)
         breakers[s] = _breaker_row(stage.breaker)
         first_lane += lanes
         for order, name in enumerate(stage.engine_names):
@@ -147,9 +147,9 @@ def _breaker_row(breaker: Breaker | None) -> tuple[int, ...]:
     )
 
 
-def _stage_row(stage: Stage, engine_names: list[str], first_lane: int, lanes: int) -> tuple[int, ...]:
+def _stage_row(stage: Stage, pipeline: Pipeline, first_lane: int, lanes: int) -> tuple[int, ...]:
+    engine_names = list(pipeline.engines)
     failover = stage.failover
-    in_order = [engine_names.index(name) for name in stage.engine_names]
     classes = CLASSES if failover is None or failover.classes is None else failover.classes
     return (
         c.FOREVER if stage.timeout_ms is None else round(stage.timeout_ms * _NS_PER_MS),
@@ -161,7 +161,22 @@ def _stage_row(stage: Stage, engine_names: list[str], first_lane: int, lanes: in
         lanes,
         len(stage.buckets) + 1,
         int(stage.degraded is not None),
-        int(in_order == sorted(in_order)),
+        int(_is_exact(stage, pipeline)),
+    )
+
+
+def _is_exact(stage: Stage, pipeline: Pipeline) -> bool:
+    """Whether the three numbers that `preference.fastest` reads of an engine say when a row would end there.
+
+    On each engine one slot, no padding of one row and room for every model; and equal engines go by the file's order.
+    """
+    in_order = [list(pipeline.engines).index(name) for name in stage.engine_names]
+    engines = [pipeline.engines[name] for name in stage.engine_names]
+    pads = [stage.batch[name].pad_to[:1] for name in stage.engine_names if name in stage.batch]
+    return (
+        in_order == sorted(in_order)
+        and all(engine.max_inflight == 1 and engine.memory_mb is None for engine in engines)
+        and all(first in ([], [1]) for first in pads)
     )
 
 
@@ -244,7 +259,7 @@ def fresh(tables: Tables, max_requests: int) -> State:
     requests[-1, c.R_NEXT] = -1
     requests[:, c.R_PREVIOUS] = -1
     lane_table = np.zeros((engine_count, c.CLASSES, lanes, tenants, c.LANE_COLUMNS), np.int64)
-    lane_table[..., c.L_HEAD] = lane_table[..., c.L_TAIL] = -1
+    lane_table[...] = -1
     engines = np.zeros((engine_count, c.ENGINE_COLUMNS), np.int64)
     engines[:, c.N_UP] = 1
     engines[:, [c.N_QUEUE_EXPIRY_NS, c.N_BREAKER_NS]] = c.FOREVER

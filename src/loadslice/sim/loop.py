@@ -198,7 +198,6 @@ def complete(
             if state.requests[belongs[c.M_REQUEST], c.R_EPOCH] == belongs[c.M_EPOCH]:
                 record.timeline[row_of(traffic, belongs[c.M_TAG]), stage, T_DONE_NS] = now_ns
     clockwork.running[slot] = 0
-    set_done(clockwork, slot, c.FOREVER)
     desk.on_batch_done(now_ns, tables, state, slot, epoch, results)
 
 
@@ -410,4 +409,7 @@ def run(
             arrival += 1
         if called:
             carry_out(now_ns, seed, state, service, energy, traffic, behaviour, diary, clockwork, record)
+        # Mostly the slot has been given another batch by now, and plays its matches with that alone.
+        if done_ns == now_ns and clockwork.running[done_slot] == 0:
+            set_done(clockwork, done_slot, c.FOREVER)
     return int(record.counts[N_CALLS])

@@ -20,8 +20,9 @@ from numba.core.types import unliteral  # type: ignore[attr-defined] # its stubs
 
 from loadslice.policy.kernel.cells import by_reference
 from loadslice.policy.kernel.parts import Entry, PartCompiler
+from loadslice.policy.kernel.scan import first_least
 
-__all__ = ["by_reference", "entry", "kernel", "rare", "source_hash"]
+__all__ = ["by_reference", "entry", "first_least", "kernel", "rare", "source_hash"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
