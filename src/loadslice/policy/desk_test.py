@@ -357,6 +357,34 @@ def test_what_has_begun_is_not_dropped_for_newcomers_that_would_be_served_after_
     assert [(tag, outcome) for tag, outcome, _ in outcomes(run.done(0))] == [(0, Outcome.COMPLETED)]
 
 
+@pytest.mark.parametrize(
+    ("choice", "reason"),
+    [({"prefer": "fastest"}, Reason.FASTEST), ({"failover": Failover(to="c")}, Reason.PREFERRED)],
+)
+def test_what_has_begun_is_sent_nowhere_else_for_newcomers_that_would_be_served_after_it(
+    choice: dict[str, object], reason: Reason
+) -> None:
+    """Of what waits where it is to end, 60 ms came after it: it would be served in 7 ms, and elsewhere after 30."""
+    last = Stage(name="u", variant="v", engines=["a", "c"], **choice)  # type: ignore[arg-type]
+    pipeline = Pipeline(
+        version=1,
+        pipeline="p",
+        engines={"a": Engine(backend="twin", queue=Queue(wait_limit_ms=20)), "b": TWIN, "c": TWIN},
+        stages=[Stage(name="s", variant="v", engine="a"), Stage(name="t", variant="v", engine="b"), last],
+    )
+    run = Desk(pipeline, LatencyTable(entries=[entry("a", 10), entry("b", 13), entry("c", 30)]))
+    run.arrive()
+    run.now_ns += 1 * MS
+    for _ in range(8):
+        run.arrive()
+    run.now_ns += 9 * MS
+    run.done(0)
+    run.now_ns += 10 * MS
+    run.done(0)
+    run.now_ns += 3 * MS
+    assert placements(run.done(1)) == [(0, 0, reason)]
+
+
 def test_a_batch_waits_for_company_until_its_window_closes() -> None:
     run = Desk(one_stage({"a": TWIN}, batch={"a": Batch(size=4, window_ms=5)}))
     assert dispatches(run.arrive()) == []

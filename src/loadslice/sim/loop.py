@@ -373,26 +373,30 @@ def run(
     rows = traffic.arrival_ns.shape[0]
     arrival = traffic.carried.shape[0]
     to_tag = traffic.first_tag - arrival
+    fault = record.counts[N_FAULTS]
     while arrival < rows or traffic.more == 0:
         done_slot = clockwork.earliest[1]
         done_ns = clockwork.done_ns[done_slot]
         timer_ns = state.counters[c.C_NEXT_TIMER_NS]
         client_ns = clients.due_ns(diary)
         arrival_ns = traffic.arrival_ns[arrival] if arrival < rows else c.FOREVER
-        work_ns = min(done_ns, timer_ns, client_ns, arrival_ns)
-        fault = record.counts[N_FAULTS]
         fault_ns = faults[fault, FAULT_AT_NS] if fault < faults.shape[0] else c.FOREVER
+        others_ns = min(done_ns, timer_ns, client_ns)
         # Faults after the last request change nothing, but one may be what a standing engine waits for.
-        if work_ns == c.FOREVER and (fault_ns == c.FOREVER or state.counters[c.C_IN_SYSTEM] == 0):
+        if min(others_ns, arrival_ns) == c.FOREVER and (fault_ns == c.FOREVER or state.counters[c.C_IN_SYSTEM] == 0):
             break
-        now_ns = min(work_ns, fault_ns)
+        others_ns = min(others_ns, fault_ns)
+        now_ns = min(others_ns, arrival_ns)
         if record.events.shape[0] > 0 and (
             record.counts[N_EVENTS] + state.members.shape[1] + 2 > record.events.shape[0]
             or record.counts[N_EFFECTS] + state.effects.shape[0] > record.effects.shape[0]
         ):
             return OVERFULL
         called = True
-        if done_ns == now_ns:
+        if arrival_ns < others_ns:
+            attempt(now_ns, seed, arrival, arrival + to_tag, tables, state, traffic, behaviour, diary, record)
+            arrival += 1
+        elif done_ns == now_ns:
             complete(now_ns, done_slot, tables, state, traffic, clockwork, record)
             if service.cores < np.inf:
                 change_speed(now_ns, service, state, clockwork)
@@ -401,12 +405,10 @@ def run(
             desk.on_timer(now_ns, tables, state)
         elif fault_ns == now_ns:
             called = befall(now_ns, faults[fault], tables, state, service, clockwork, record)
-            record.counts[N_FAULTS] += 1
-        elif client_ns == now_ns:
-            called = client_acts(now_ns, seed, tables, state, traffic, behaviour, diary, record)
+            fault += 1
+            record.counts[N_FAULTS] = fault
         else:
-            attempt(now_ns, seed, arrival, arrival + to_tag, tables, state, traffic, behaviour, diary, record)
-            arrival += 1
+            called = client_acts(now_ns, seed, tables, state, traffic, behaviour, diary, record)
         if called:
             carry_out(now_ns, seed, state, service, energy, traffic, behaviour, diary, clockwork, record)
         # Mostly the slot has been given another batch by now, and plays its matches with that alone.

@@ -155,7 +155,7 @@ def warm() -> None:
     latency = LatencyTable(
         entries=[Entry(variant="v", engine="e", batch=1, latency_ms=times, basis="modelled")],
     )
-    run(prepare(pl.DataFrame({"arrival_s": [0.0, 0.1]}), pipeline, latency), journal=True)
+    tallied(run(prepare(pl.DataFrame({"arrival_s": [0.0, 0.1]}), pipeline, latency), journal=True))
 
 
 def run(prepared: Prepared, *, seed: int = 0, journal: bool = False) -> Run:
