@@ -349,4 +349,3 @@ def window_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
                 at = min(at, max(now_ns, ready_ns(tables, state, engine, lane)))
                 break
     return int(at)
-

@@ -118,9 +118,7 @@ def may_be_tried(now_ns: int, state: State, engine: int, service: int) -> bool:
     """
     counts = state.engines[engine]
     return bool(
-        counts[c.N_INFLIGHT] == 0
-        and counts[c.N_QUEUED] == 0
-        and now_ns - counts[c.N_DONE_NS] >= min(service, TRIAL_NS)
+        counts[c.N_INFLIGHT] == 0 and counts[c.N_QUEUED] == 0 and now_ns - counts[c.N_DONE_NS] >= min(service, TRIAL_NS)
     )
 
 

@@ -158,21 +158,22 @@ def warm() -> None:
     tallied(run(prepare(pl.DataFrame({"arrival_s": [0.0, 0.1]}), pipeline, latency), journal=True))
 
 
-def run(prepared: Prepared, *, seed: int = 0, journal: bool = False) -> Run:
+def run(prepared: Prepared, *, seed: int = 0, journal: bool = False, stages: bool = True) -> Run:
     """Run once.
 
     Args:
         prepared: From `prepare`.
         seed: Start of every draw.
         journal: Keep per-stage times and the event log whatever they cost.
+        stages: Keep per-stage times as far as TIMELINE_CELLS_MAX allows; a search that only adds runs up does not ask.
 
     Returns:
         The run; exactly one outcome per request.
     """
-    requests, stages = len(prepared.traffic.arrival_ns), len(prepared.tables.stages)
+    requests, stage_count = len(prepared.traffic.arrival_ns), len(prepared.tables.stages)
     attempts = requests * prepared.behaviour.attempts
-    timed = journal or attempts * stages <= TIMELINE_CELLS_MAX
-    log_rows = attempts * (3 * stages + 4) + 1_024 if journal else 0
+    timed = journal or (stages and attempts * stage_count <= TIMELINE_CELLS_MAX)
+    log_rows = attempts * (3 * stage_count + 4) + 1_024 if journal else 0
     while True:
         course = _Course(prepared, seed, log_rows)
         record = course.record(attempts, timed=timed)
