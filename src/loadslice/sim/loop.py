@@ -202,14 +202,21 @@ def complete(
 
 
 @kernel
+def begin_passage(line: Int64s) -> None:
+    """Nothing has happened at a stage yet. The first stage's is written by itself: a loop becomes a call of memset."""
+    for column in range(TIMELINE_COLUMNS):
+        line[column] = -1
+
+
+@kernel
 def begin_attempt(now_ns: int, record: Record, row: int, tag: int) -> None:
     """Begin the rows of an attempt that reaches the core."""
     record.attempts[row, A_TAG] = tag
     record.attempts[row, A_START_NS] = now_ns
     if record.timeline.shape[0] > 0:
-        for stage in range(record.timeline.shape[1]):
-            for column in range(TIMELINE_COLUMNS):
-                record.timeline[row, stage, column] = -1
+        begin_passage(record.timeline[row, 0])
+        for stage in range(1, record.timeline.shape[1]):
+            begin_passage(record.timeline[row, stage])
 
 
 @kernel
