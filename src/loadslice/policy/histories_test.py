@@ -199,7 +199,7 @@ class Run:
         self.tables = lower(self.pipeline, self.latency, SOURCES)
         self.state = fresh(self.tables, self.pipeline.max_requests)
         self.buckets = [len(stage.buckets) + 1 for stage in self.pipeline.stages]
-        self.watch = Watch(self.pipeline)
+        self.watch = Watch(self.pipeline, self.tables)
         self.now_ns = 0
         self.submitted = 0
         self.ended: list[int] = []

@@ -2,7 +2,8 @@
 
 The promises of the core, and where each is held. *state*: `check`, *step*: `check_step`, *idle*: `check_idle`, all
 here; *watch*: `watch.Watch`, which also runs over live and simulated journals; *twin*: `naive_test`; *run*: `Run` in
-`histories_test`, after every event of random histories.
+`histories_test`, after every event of random histories. `watch_test` breaks 6, 13 and 24 on purpose, and sees that the
+watch notices.
 
     Accounting
      1 submitted = waiting + running + outcomes                             state, watch against state
@@ -11,7 +12,7 @@ here; *watch*: `watch.Watch`, which also runs over live and simulated journals; 
      4 a refused event leaves the state bit-identical                       run
      5 arrive <= enqueue <= dispatch <= finish, the clock goes forward      watch, state, step
     Order
-     6 no priority inversion on an engine but for a floor                   watch
+     6 no priority inversion on an engine but for a floor, f * n at most    watch
      7 first in, first out inside a class and a lane, whatever leaves it    watch, state
      8 the newest of the lowest class lower than the newcomer is displaced  watch
      9 of n dispatches while it waits a floor f gets f * n - m at least,
@@ -20,7 +21,7 @@ here; *watch*: `watch.Watch`, which also runs over live and simulated journals; 
     Bounds
     11 queue length within its limit, requests within max_requests          watch (every instant), state
     12 in flight within the quota                                           watch (every instant), state
-    13 abs(sent - share * overflows) < 1; only overflow, only to the backup state, watch, twin
+    13 abs(sent - share * overflows) < 1; only overflow, only to the backup state, twin, watch (by queue lengths)
     14 a hint is finite, not negative, and does not grow while it drains    watch, run
     15 further attempts in any window within the budget                     watch
     16 attempts within their cap, none past the deadline                    watch, state
@@ -33,7 +34,8 @@ here; *watch*: `watch.Watch`, which also runs over live and simulated journals; 
     22 the last engine that is well is never ejected                        step
     Deadlines, batches, crashes
     23 a stage's time ends no later than the deadline; a cancel ends one    state, watch
-    24 nothing hopeless is dispatched but a trial                           run
+    24 nothing hopeless is dispatched but a trial; what could not take so
+       long by the table and by any batch so far is not hopeless            run, watch
     25 rows within the batch size, one lane, nobody past a deadline         watch, state
     26 no free slot beside work that could start                            watch, state
     27 a lost engine loses nobody and holds nothing                         watch
