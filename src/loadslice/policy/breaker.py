@@ -5,7 +5,8 @@ One breaker per (stage, engine), over the last ``window`` calls. A call is one r
     closed -> open        failures or slow calls reach their rate over at least min_calls, and another engine is well
     open -> half-open     its time is over (a timer); each opening soon after the last doubles the time, up to a bound
     half-open -> closed   ``permits`` probes have ended and fewer than the rate were bad
-    half-open -> open     they were not, or half_open_ms after the first probe none has ended
+    half-open -> open     they were not, or half_open_ms after the first probe none has ended, and none still runs that
+                          may take so long
 
 Rules of this file: every change of state starts a new epoch; a call belongs to the epoch it was placed in, and says
 nothing to another. A probe's permit comes back however the probe ends: recorded, or given back unrecorded when the
@@ -225,6 +226,25 @@ def decide_probes(now_ns: int, tables: Tables, state: State, stage: int, engine:
 
 
 @rare
+def probes_end_ns(tables: Tables, state: State, stage: int, engine: int) -> int:
+    """When the last probe that runs should have ended: after twice what is expected of its batch; 0: none runs.
+
+    An engine whose batches take longer than half_open_ms would else be opened again before its first probe could end,
+    however well it is.
+    """
+    breaker = state.breakers[stage, engine]
+    latest = 0
+    first = tables.engines[engine, c.E_FIRST_SLOT]
+    for slot in range(first, first + tables.engines[engine, c.E_MAX_INFLIGHT]):
+        batch = state.batches[slot]
+        # What has started since it is half-open was let through as a probe.
+        is_probe = batch[c.B_STAGE] == stage and batch[c.B_STARTED_NS] >= breaker[c.X_CHANGED_NS]
+        if batch[c.B_BUSY] == 1 and is_probe and breaker[c.X_PROBES] > 0:
+            latest = max(latest, batch[c.B_STARTED_NS] + 2 * batch[c.B_EXPECTED_NS])
+    return int(latest)
+
+
+@rare
 def on_time(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     """Move every breaker of an engine whose time has come."""
     for stage in range(state.breakers.shape[0]):
@@ -234,7 +254,12 @@ def on_time(now_ns: int, tables: Tables, state: State, engine: int) -> None:
         if breaker[c.X_STATE] == c.OPEN:
             change(now_ns, state, stage, engine, c.HALF_OPEN, c.FOREVER)
         elif breaker[c.X_STATE] == c.HALF_OPEN:
-            decide_probes(now_ns, tables, state, stage, engine)
+            ends_ns = probes_end_ns(tables, state, stage, engine)
+            if breaker[c.X_PROBED] == 0 and ends_ns > now_ns:
+                breaker[c.X_UNTIL_NS] = ends_ns
+                set_timer(state, engine)
+            else:
+                decide_probes(now_ns, tables, state, stage, engine)
 
 
 @kernel

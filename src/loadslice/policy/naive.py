@@ -157,7 +157,13 @@ class Naive:
             self._expire_running(now_ns, e)
             for s in range(len(self.stages)):
                 breaker = self.breakers[s][e]
-                if breaker.on_time(now_ns):
+                probes = [
+                    batch
+                    for batch in self.engines[e].batches()
+                    if batch.lane[0] == s and batch.started_ns >= breaker.changed_ns
+                ]
+                probes_end_ns = max((batch.started_ns + 2 * batch.expected_ns for batch in probes), default=0)
+                if breaker.on_time(now_ns, probes_end_ns):
                     self._touch(e)
                 if breaker.state == "open":
                     self._move_all(now_ns, s, e)
