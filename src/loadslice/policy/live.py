@@ -14,6 +14,12 @@ MEMORY_SHIFT = 3
 
 SCALE_MIN_PPM, SCALE_MAX_PPM = 10_000, 1_000_000_000
 
+EXPECTED_NS_MAX = 86_400_000_000_000
+"""A day: what is expected to take longer is as hopeless, and 100,000 of them together still fit 64 bits."""
+
+SHORT_NS = 1 << 32
+"""A time below it, times the largest scale, fits 64 bits."""
+
 
 @kernel
 def padded(tables: Tables, stage: int, engine: int, rows: int) -> int:
@@ -93,12 +99,33 @@ def learn(now_ns: int, tables: Tables, state: State, slot: int) -> None:
     state.learned_ns[stage, engine] = took_ns if afresh else learned + ((took_ns - learned) >> MEMORY_SHIFT)
     expected = tables.base_ns[stage, engine, lane] + batch[c.B_PADDED] * tables.row_ns[stage, engine, lane]
     if expected > 0:
-        seen = min(max(took_ns * c.PPM // expected, SCALE_MIN_PPM), SCALE_MAX_PPM)
+        seen = min(max(ratio_ppm(took_ns, expected), SCALE_MIN_PPM), SCALE_MAX_PPM)
         scale = state.scale_ppm[stage, engine]
         state.scale_ppm[stage, engine] = seen if batch[c.B_TRIAL] == 1 else scale + ((seen - scale) >> MEMORY_SHIFT)
     for other in range(tables.stages[stage, c.S_LANES]):
         if tables.eligible[stage, engine, other] == 1:
             estimate(tables, state, stage, engine, other)
+
+
+@kernel
+def ratio_ppm(took_ns: int, expected_ns: int) -> int:
+    """``took_ns * PPM // expected_ns``, whatever their size."""
+    if took_ns < SHORT_NS:
+        return int(took_ns * c.PPM // expected_ns)
+    # As on paper, in digits of a thousand.
+    whole = took_ns // expected_ns
+    tenths = (took_ns - whole * expected_ns) * 1000
+    thousandths = (tenths - tenths // expected_ns * expected_ns) * 1000
+    return int(min(whole, SCALE_MAX_PPM) * c.PPM + tenths // expected_ns * 1000 + thousandths // expected_ns)
+
+
+@kernel
+def scaled(time_ns: int, scale_ppm: int) -> int:
+    """``time_ns * scale_ppm // PPM``, whatever its size, and at most a day."""
+    if time_ns < SHORT_NS:
+        return int(min(time_ns * scale_ppm // c.PPM, EXPECTED_NS_MAX))
+    whole = time_ns // c.PPM
+    return int(min(whole * scale_ppm + (time_ns - whole * c.PPM) * scale_ppm // c.PPM, EXPECTED_NS_MAX))
 
 
 @kernel
@@ -108,11 +135,11 @@ def estimate(tables: Tables, state: State, stage: int, engine: int, lane: int) -
     base_ns = tables.base_ns[stage, engine, lane]
     row_ns = tables.row_ns[stage, engine, lane]
     if base_ns + row_ns == 0:
-        speed[c.V_BASE_NS] = state.learned_ns[stage, engine]
+        speed[c.V_BASE_NS] = min(state.learned_ns[stage, engine], EXPECTED_NS_MAX)
     else:
         scale = state.scale_ppm[stage, engine]
-        speed[c.V_BASE_NS] = base_ns * scale // c.PPM
-        speed[c.V_ROW_NS] = row_ns * scale // c.PPM
+        speed[c.V_BASE_NS] = scaled(base_ns, scale)
+        speed[c.V_ROW_NS] = scaled(row_ns, scale)
     # Divided here, once a batch, and not at each arrival.
     speed[c.V_PART_NS] = speed[c.V_ROW_NS] + speed[c.V_BASE_NS] // tables.pairs[stage, engine, c.P_BATCH_SIZE]
     set_quick(state, stage, engine, lane)

@@ -8,6 +8,7 @@ from loadslice.policy.naive_breaker import FOREVER, MS, PPM
 from loadslice.spec.pipeline import CLASSES, Batch, Engine
 
 HINT_FLOOR_NS = 50 * MS
+DAY_NS = 86_400_000 * MS
 
 Lane = tuple[int, int]
 """(stage, bucket; those of the new version follow those of the old)"""
@@ -192,9 +193,9 @@ class NaiveEngine:
         """Base and row of what a batch is thought to take now."""
         curve = self.curves.get(lane, ServiceCurve(0, 0))
         if curve.base_ns + curve.row_ns == 0:
-            return self.learned_ns.get(lane[0], 0), 0
+            return min(self.learned_ns.get(lane[0], 0), DAY_NS), 0
         scale = self.scale_ppm.get(lane[0], PPM)
-        return curve.base_ns * scale // PPM, curve.row_ns * scale // PPM
+        return min(curve.base_ns * scale // PPM, DAY_NS), min(curve.row_ns * scale // PPM, DAY_NS)
 
     def service_ns(self, lane: Lane, rows: int) -> int:
         """What a batch is thought to take now."""
