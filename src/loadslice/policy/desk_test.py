@@ -53,6 +53,7 @@ class Desk:
         tokens: int = -1,
         source: int = -1,
         precision: int = 0,
+        attempt: int = 1,
         tenant: int = 0,
         key: int = NO_KEY,
     ) -> list[tuple[int, ...]]:
@@ -70,7 +71,7 @@ class Desk:
             tokens,
             source,
             precision,
-            1,
+            attempt,
             tenant,
             key,
         )

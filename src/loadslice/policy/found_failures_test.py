@@ -7,7 +7,8 @@ from loadslice.policy import columns as c
 from loadslice.policy import desk
 from loadslice.policy.breaker_test import fail_until_open, guarded, state_of
 from loadslice.policy.desk_test import MS, TWIN, Desk, dispatches, entry, one_stage, outcomes, placements
-from loadslice.spec.latency import LatencyTable
+from loadslice.policy.live import service_ns
+from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import (
     Accept,
@@ -254,3 +255,49 @@ def test_a_retry_budget_is_refilled_however_long_nobody_drew_from_it(quiet_s: in
     run.now_ns = quiet_s * 1_000 * MS
     run.arrive()
     assert placements(run.failed(0)), "it may try again"
+
+
+def test_times_that_are_long_and_slow_do_not_wrap_around() -> None:
+    """Buckets of 1 ms and 12 s; the small one became a thousand times slower, and the large one -6447 s."""
+    times = [
+        Entry(
+            variant="v",
+            engine="a",
+            batch=1,
+            shape=[side],
+            latency_ms=Milliseconds(mean=mean_ms, family="constant"),
+            basis="modelled",
+        )
+        for side, mean_ms in ((8, 1.0), (4096, 12_000.0))
+    ]
+    run = Desk(one_stage({"a": TWIN}, buckets=[[8], [4096]]), LatencyTable(entries=times))
+    for _ in range(80):
+        run.arrive(bucket=0)
+        run.now_ns += 1100 * MS
+        run.done(0)
+    assert service_ns(run.tables, run.state, 0, 0, 1, 1) > 10_000_000 * MS
+
+
+def test_a_batch_that_took_hours_is_learned_from_as_it_was() -> None:
+    run = Desk(one_stage({"a": TWIN}), LatencyTable(entries=[entry("a", 3_600_000)]))
+    run.arrive()
+    run.now_ns += 3 * 3_600_000 * MS
+    run.done(0)
+    assert run.state.scale_ppm[0, 0] == 1_000_000 + 2_000_000 // 8
+
+
+@pytest.mark.parametrize(("per_s", "hint_ms"), [(0.0, 60_000), (0.5, 2000), (1.0, 1000), (100.0, 50)])
+def test_who_finds_no_retry_budget_is_told_when_there_will_be_some(*, per_s: float, hint_ms: int) -> None:
+    """The hint was 50 ms whatever the rate, and brought the storm back 20 times a second."""
+    retry = Retry(budget=0.0, per_s=per_s, reserve=1)
+    run = Desk(msgspec.structs.replace(one_stage({"a": TWIN}), retry=retry))
+    run.arrive(attempt=2)
+    assert run.arrive(attempt=2)[0][c.F_C] == hint_ms * MS
+
+
+def test_who_finds_no_place_inside_is_told_when_it_will_have_drained() -> None:
+    plan = msgspec.structs.replace(one_stage({"a": TWIN}), max_requests=2)
+    run = Desk(plan, LatencyTable(entries=[entry("a", 400)]))
+    run.arrive(), run.arrive()
+    run.now_ns = 100 * MS
+    assert run.arrive()[0][c.F_B : c.F_D] == (Reason.TABLE_FULL, 700 * MS)

@@ -86,7 +86,8 @@ class Naive:
             refusal = Reason.RETRY_BUDGET
         if refusal is not Reason.NONE:
             self.outcomes[Outcome.REJECTED] += 1
-            self.effects.append((OUTCOME, tag, Outcome.REJECTED, refusal, HINT_FLOOR_NS, 0))
+            hint_ns = self._door_hint_ns(now_ns, refusal)
+            self.effects.append((OUTCOME, tag, Outcome.REJECTED, refusal, hint_ns, 0))
             return REFUSED
         row = self.free_rows.pop()
         request = Request(tag, row, priority, deadline_ns, items, bucket, tokens, source, precision, now_ns, tenant)
@@ -534,6 +535,15 @@ class Naive:
             return False
         self.budget_ppm -= PPM
         return True
+
+    def _door_hint_ns(self, now_ns: int, refusal: Reason) -> int:
+        """When the budget has an attempt again by time alone, at most a minute; or when what is inside has drained."""
+        if refusal is not Reason.RETRY_BUDGET:
+            return max(engine.hint_ns(now_ns) for engine in self.engines)
+        retry, minute_ns = self.pipeline.retry, 60_000 * MS
+        per_s_ppm = round(retry.per_s * PPM) if retry.reserve else 0
+        refill_ns = (PPM - self.budget_ppm) * 1000 * MS // per_s_ppm if per_s_ppm else minute_ns
+        return max(HINT_FLOOR_NS, min(refill_ns, minute_ns))
 
     def _move_all(self, now_ns: int, s: int, e: int) -> None:
         """Place anew what waits at a stage for an engine that no longer serves it."""

@@ -10,6 +10,9 @@ from loadslice.policy.layout import State, Tables
 
 _NS_PER_S = 1_000_000_000
 
+REFILL_NS_MAX = 60 * _NS_PER_S
+"""Longest that a client without budget is sent away for; also where arrivals alone refill it."""
+
 
 @kernel
 def deposit(tables: Tables, state: State) -> None:
@@ -35,3 +38,13 @@ def withdraw(now_ns: int, tables: Tables, state: State) -> bool:
     state.counters[c.C_BUDGET_PPM] -= c.PPM
     state.counters[c.C_RETRIES] += 1
     return True
+
+
+@rare
+def refill_ns(tables: Tables, state: State) -> int:
+    """How long time alone takes to fill a budget that has just denied an attempt up to one."""
+    per_s_ppm = tables.run[c.W_RETRY_PER_S_PPM]
+    if per_s_ppm == 0 or tables.run[c.W_RETRY_RESERVE_PPM] < c.PPM:
+        return REFILL_NS_MAX
+    missing_ppm = max(0, c.PPM - state.counters[c.C_BUDGET_PPM])
+    return int(min(missing_ppm * _NS_PER_S // per_s_ppm, REFILL_NS_MAX))
