@@ -69,7 +69,12 @@ def wait_ns(now_ns: int, tables: Tables, state: State, engine: int, priority: in
     left_ns = 0
     if counts[c.N_STEPPING] > 0:
         left_ns = max(0, counts[c.N_STEP_BEGAN_NS] + counts[c.N_STEP_EXPECTED_NS] - now_ns)
-    backlog_ns = scaled(state, engine, state.backlog[engine, priority] * settings[c.E_TOKEN_NS])
+    # Prompts that wait are computed packed: each token has its part of the base of a full step.
+    each_ns = settings[c.E_TOKEN_NS] + settings[c.E_STEP_NS] // settings[c.E_STEP_TOKENS]
+    pairs = min(state.backlog_pairs[engine, priority], ATTENTION_PAIRS_MAX)
+    backlog_ns = scaled(
+        state, engine, state.backlog[engine, priority] * each_ns + pairs * settings[c.E_PROMPT_ATTEND_PS] // 1000
+    )
     over = counts[c.N_SEATS_USED] + counts[c.N_WAITING] + 1 - settings[c.E_SEATS]
     seat_ns = over * counts[c.N_HELD_NS] // settings[c.E_SEATS] if over > 0 else 0
     return int(left_ns + backlog_ns + seat_ns)
@@ -83,9 +88,9 @@ def learn(state: State, engine: int, took_ns: int) -> None:
     if expected_ns <= 0:
         return
     # An eighth of the way to what this step says; one stall of a hundred times counts as four times.
-    took_ns = min(took_ns, 4 * expected_ns)
+    ratio_ppm = took_ns * c.PPM // expected_ns if took_ns < 4 * expected_ns else 4 * c.PPM
     scale_ppm = counts[c.N_SCALE_PPM]
-    seen_ppm = scale_ppm * took_ns // expected_ns
+    seen_ppm = scale_ppm * ratio_ppm // c.PPM
     counts[c.N_SCALE_PPM] = min(SCALE_PPM_MAX, max(SCALE_PPM_MIN, (7 * scale_ppm + seen_ppm) // 8))
 
 
