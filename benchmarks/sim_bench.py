@@ -92,7 +92,8 @@ def requests_per_cpu_s(engines: int, *, stages: bool) -> float:
         }
     )
     prepared = simulate.prepare(trace, pipeline, latency)
-    simulate.run(prepared, stages=stages)  # the first run of a process also fetches its memory; a search over plans runs many
+    # The first run of a process also fetches its memory; a search over plans runs many.
+    simulate.run(prepared, stages=stages)
     started = time.process_time()
     simulate.run(prepared, stages=stages)
     return REQUESTS / (time.process_time() - started)
