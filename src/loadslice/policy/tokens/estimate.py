@@ -12,6 +12,7 @@ from loadslice.policy.tokens.layout import State, Tables
 
 ATTENTION_PAIRS_MAX = 1 << 40
 SCALE_PPM_MIN, SCALE_PPM_MAX = 10_000, 1_000_000_000
+LATE_STEPS = 4
 
 
 @kernel
@@ -63,18 +64,38 @@ def prompt_ns(tables: Tables, state: State, engine: int, tokens: int, computed: 
 
 
 @kernel
+def packed_ns(tables: Tables, engine: int, tokens: int, pairs: int) -> int:
+    """Time of tokens of prompts by the settings, in full steps: each token has its part of a step's base."""
+    settings = tables.engines[engine]
+    each_ns = settings[c.E_TOKEN_NS] + settings[c.E_STEP_NS] // settings[c.E_STEP_TOKENS]
+    return int(tokens * each_ns + min(pairs, ATTENTION_PAIRS_MAX) * settings[c.E_PROMPT_ATTEND_PS] // 1000)
+
+
+@kernel
+def waits_ns(tables: Tables, state: State, engine: int, priority: int) -> int:
+    """Time by the settings of prompts that wait, of a class and those above it.
+
+    Those of the step that runs are in the backlog until it ends, and waited for with it.
+    """
+    tokens = state.backlog[engine, priority] * 1
+    pairs = state.backlog_pairs[engine, priority] * 1
+    for place in range(state.engines[engine, c.N_STEPPING]):
+        row = state.rows[engine, place]
+        sequence = state.sequences[row[c.P_SEQUENCE]]
+        if sequence[c.Q_FILLING] == 1 and sequence[c.Q_CLASS] <= priority:
+            tokens -= row[c.P_TOKENS]
+            pairs -= row[c.P_TOKENS] * sequence[c.Q_COMPUTED] + row[c.P_TOKENS] * row[c.P_TOKENS] // 2
+    return packed_ns(tables, engine, tokens, max(0, pairs))
+
+
+@kernel
 def wait_ns(now_ns: int, tables: Tables, state: State, engine: int, priority: int) -> int:
     """Expected time until a prompt that arrives now would be begun: the step that runs, the prompts not below it."""
     counts, settings = state.engines[engine], tables.engines[engine]
     left_ns = 0
     if counts[c.N_STEPPING] > 0:
         left_ns = max(0, counts[c.N_STEP_BEGAN_NS] + counts[c.N_STEP_EXPECTED_NS] - now_ns)
-    # Prompts that wait are computed packed: each token has its part of the base of a full step.
-    each_ns = settings[c.E_TOKEN_NS] + settings[c.E_STEP_NS] // settings[c.E_STEP_TOKENS]
-    pairs = min(state.backlog_pairs[engine, priority], ATTENTION_PAIRS_MAX)
-    backlog_ns = scaled(
-        state, engine, state.backlog[engine, priority] * each_ns + pairs * settings[c.E_PROMPT_ATTEND_PS] // 1000
-    )
+    backlog_ns = scaled(state, engine, waits_ns(tables, state, engine, priority))
     over = counts[c.N_SEATS_USED] + counts[c.N_WAITING] + 1 - settings[c.E_SEATS]
     seat_ns = over * counts[c.N_HELD_NS] // settings[c.E_SEATS] if over > 0 else 0
     return int(left_ns + backlog_ns + seat_ns)
@@ -99,3 +120,32 @@ def meet(state: State, engine: int) -> None:
     """A request has come: a sixteenth of what is known of the company that prompts have here is what it found."""
     counts = state.engines[engine]
     counts[c.N_MET_PPM] = (15 * counts[c.N_MET_PPM] + counts[c.N_SEATS_USED] * c.PPM) // 16
+
+
+@kernel
+def wait_for_second(state: State, engine: int, gap_ns: int) -> None:
+    """An answer that was handed over has its second token: a sixteenth of what such a wait is taken for is this one."""
+    counts = state.engines[engine]
+    known_ns = counts[c.N_SECOND_NS]
+    counts[c.N_SECOND_NS] = gap_ns if known_ns == 0 else (15 * known_ns + min(gap_ns, 4 * known_ns)) // 16
+
+
+@kernel
+def late_ns(tables: Tables, state: State, engine: int) -> int:
+    """The longest step whose tokens do not come late; 0: any with a prompt in it is longer.
+
+    In a split the longest wait is that for the second token of an answer, whose KV has to come first: a step that is no
+    longer adds nothing to the tail. The wait is learned beside prompts that were computed here, so that it counts only
+    up to `LATE_STEPS` steps without one.
+    """
+    step = step_ns(tables, state, engine, 0, max(1, state.engines[engine, c.N_SEATS_USED]), 0, 0)
+    return int(min(state.engines[engine, c.N_SECOND_NS], LATE_STEPS * step))
+
+
+@kernel
+def handover_ns(tables: Tables, state: State, engine: int, decode: int, prompt: int) -> int:
+    """Expected time by which the second token of an answer comes later for being handed over."""
+    link = tables.links[engine, decode]
+    least_ns = link[c.K_BASE_NS] + prompt * link[c.K_TOKEN_NS]
+    step = step_ns(tables, state, decode, 0, max(1, state.engines[decode, c.N_SEATS_USED]), 0, 0)
+    return int(max(least_ns, late_ns(tables, state, decode) - step))
