@@ -7,7 +7,6 @@ from loadslice.policy import columns as c
 from loadslice.policy import desk
 from loadslice.policy.breaker_test import fail_until_open, guarded, state_of
 from loadslice.policy.desk_test import MS, TWIN, Desk, dispatches, entry, one_stage, outcomes, placements
-from loadslice.policy.live import service_ns
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import (
@@ -275,7 +274,7 @@ def test_times_that_are_long_and_slow_do_not_wrap_around() -> None:
         run.arrive(bucket=0)
         run.now_ns += 1100 * MS
         run.done(0)
-    assert service_ns(run.tables, run.state, 0, 0, 1, 1) > 10_000_000 * MS
+    assert run.state.live[0, 1, 0, c.V_ROW_NS] > 10_000_000 * MS
 
 
 def test_a_batch_that_took_hours_is_learned_from_as_it_was() -> None:

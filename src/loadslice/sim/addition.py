@@ -25,7 +25,8 @@ within 1/4096 of all that is in it. A latency below 2048 ns has a cell of its ow
 CELLS = 62 << KEPT_BITS
 
 S_IN_TIME, S_WRONG, S_COMPLETED, S_TAKEN_NS, S_END_NS, SUM_COLUMNS = range(6)
-"""Attempts answered before their deadline; those answered wrongly; answered; their latencies together; the last end."""
+"""Attempts answered before their deadline; those answered wrongly; answered; latencies of their requests together; the
+last end."""
 
 
 @by_reference
@@ -41,7 +42,7 @@ class Sums(NamedTuple):
     said: Annotated[Int64s, SAID_COLUMNS]
     """[BLOCK, SAID_COLUMNS] how and when each attempt of the block ended"""
     taken_ns: Int64s
-    """[BLOCK] latencies of those of the block that were answered"""
+    """[BLOCK] latencies of the requests of the block that were answered, from their first attempt on"""
 
 
 def no_sums() -> Sums:
@@ -86,11 +87,14 @@ def add_up(first: int, count: int, timeout_ns: int, traffic: Traffic, record: Re
             continue
         taken_ns = attempt[r.A_END_NS] - attempt[r.A_START_NS] + attempt[r.A_OVERHEAD_NS]
         # Attempts that follow a request's first stand a whole trace further down each.
-        patience_ns = traffic.requests[row if row < requests else row % requests, r.Q_DEADLINE_NS]
+        first_row = row if row < requests else row % requests
+        patience_ns = traffic.requests[first_row, r.Q_DEADLINE_NS]
         if timeout_ns > 0:
             patience_ns = min(patience_ns, timeout_ns)
         totals[S_IN_TIME] += 1 if taken_ns <= patience_ns else 0
         totals[S_WRONG] += attempt[r.A_WRONG]
+        # Each attempt has patience of its own; the request has taken all the time since its first.
+        taken_ns += attempt[r.A_START_NS] - record.attempts[first_row, r.A_START_NS]
         totals[S_TAKEN_NS] += taken_ns
         sums.taken_ns[answered] = taken_ns
         answered += 1

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from loadslice.policy import invariants
+from loadslice.sim import record as r
 from loadslice.sim import simulate
 from loadslice.spec.errors import InputError
 from loadslice.spec.faults import Clients, Fault, load_clients, load_faults
@@ -114,6 +115,49 @@ def test_a_client_comes_back_after_a_refusal_no_sooner_than_the_hint_says() -> N
     for tag in refused:
         if tag + 3 < len(record.start_ns) and record.start_ns[tag + 3] >= 0:
             assert record.start_ns[tag + 3] >= record.end_ns[tag] + record.hint_ns[tag]
+
+
+def test_a_request_that_succeeds_at_a_later_attempt_has_taken_the_time_since_its_first() -> None:
+    """The latency of its last attempt alone made clients that come back look quick."""
+    alone = check(
+        Pipeline(
+            version=1,
+            pipeline="alone",
+            engines={"npu": Engine(backend="twin", queue=Queue(limit=0)), "cpu": Engine(backend="twin")},
+            stages=[Stage(name="s", variant="v", engine="npu")],
+        ),
+        "test",
+    )
+    finished = run(alone, [], Clients(timeout_ms=1000, attempts=2), gap_s=0.001, requests=2)
+    record = finished.record
+    assert record.outcome[3] == Outcome.COMPLETED, "the second request, at its second attempt"
+    taken_ms = (record.end_ns[3] - record.start_ns[1]) / 1e6
+    assert taken_ms > 50
+    assert simulate.latency_ms(finished).tolist() == pytest.approx([10.0, taken_ms])
+    assert simulate.summarise(finished).latency_ms.mean == pytest.approx((10.0 + taken_ms) / 2)
+
+
+def test_long_queues_are_told_as_long_as_they_are() -> None:
+    """Of 3000 requests at once the queue's p99 was told as 1023."""
+    long = check(
+        Pipeline(
+            version=1,
+            pipeline="long",
+            engines={"npu": Engine(backend="twin", queue=Queue(limit=3000))},
+            stages=[Stage(name="s", variant="v", engine="npu")],
+            max_requests=4000,
+        ),
+        "test",
+    )
+    result = simulate.summarise(run(long, [], gap_s=0.0, requests=3000))
+    assert result.engines["npu"].queue_p99 == pytest.approx(0.99 * 3000, rel=1 / 500)
+
+
+def test_every_queue_length_is_counted_within_a_five_hundredth() -> None:
+    for waiting in [*range(1024, 5000), 65_535, 65_536, 1_000_000]:
+        told = r.queue_of_cell(r.cell_of_queue(waiting))
+        assert waiting * (1 - 1 / 512) < told <= waiting
+    assert r.cell_of_queue(10**9) == r.QUEUE_SEEN - 1
 
 
 def test_the_same_faults_and_clients_give_the_same_journal() -> None:

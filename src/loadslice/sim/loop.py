@@ -40,7 +40,7 @@ from loadslice.sim.record import (
     Q_TENANT,
     Q_TOKENS,
     Q_WORK,
-    QUEUE_SEEN,
+    QUEUE_EXACT,
     T_BATCH_ROWS,
     T_DISPATCHED_NS,
     T_DONE_NS,
@@ -51,6 +51,7 @@ from loadslice.sim.record import (
     TIMELINE_COLUMNS,
     Record,
     Traffic,
+    cell_of_queue,
     log_event,
     row_of,
 )
@@ -154,7 +155,8 @@ def carry_out(
             end_attempt(now_ns, seed, effect, traffic, behaviour, diary, record)
         elif kind == c.PLACED:
             engine = effect[c.F_B]
-            record.queue_seen[engine, min(state.engines[engine, c.N_QUEUED], QUEUE_SEEN - 1)] += 1
+            waiting = state.engines[engine, c.N_QUEUED] * 1
+            record.queue_seen[engine, waiting if waiting < QUEUE_EXACT else cell_of_queue(waiting)] += 1
             if diary.row.shape[0] > 0:
                 diary.row[effect[c.F_TAG]] = effect[c.F_D]
             if record.timeline.shape[0] > 0:

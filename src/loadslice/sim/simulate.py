@@ -347,8 +347,9 @@ def tallied(finished: Run) -> Tally:
 
 
 def latency_ms(finished: Run) -> Float64s:
-    """Latency of each attempt that was answered and not degraded, milliseconds, in arrival order."""
-    times: Float64s = sums.taken_ns(finished.record.attempts[answered(finished)]) / _NS_PER_MS
+    """Latency of each request that was answered and not degraded, from its first attempt on, ms, in arrival order."""
+    taken_ns = sums.since_first_ns(finished.record.attempts, len(finished.traffic.arrival_ns))
+    times: Float64s = taken_ns[answered(finished)] / _NS_PER_MS
     return times
 
 

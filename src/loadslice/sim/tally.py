@@ -99,7 +99,7 @@ class Tally:
         return self._exact is not None
 
     def latency_ms(self) -> LatencyMs:
-        """P50, P95, P99 and mean of completed attempts; null when there are none."""
+        """P50, P95, P99 and mean of completed requests, from their first attempt on; null when there are none."""
         if self._completed == 0:
             return LatencyMs(p50=None, p95=None, p99=None, mean=None)
         if self._exact is not None:
@@ -120,4 +120,16 @@ class Tally:
 def taken_ns(attempts: Int64s) -> Int64s:
     """Time from the start of each attempt to its end, what is spent outside the core included."""
     taken: Int64s = attempts[:, r.A_END_NS] - attempts[:, r.A_START_NS] + attempts[:, r.A_OVERHEAD_NS]
+    return taken
+
+
+def since_first_ns(attempts: Int64s, requests: int) -> Int64s:
+    """Time from the start of each attempt's request to the attempt's end, [attempts].
+
+    Args:
+        attempts: [requests * attempts each, ATTEMPT_COLUMNS] as a run in one part leaves them.
+        requests: Of the trace.
+    """
+    first_ns = np.tile(attempts[:requests, r.A_START_NS], len(attempts) // max(1, requests))
+    taken: Int64s = taken_ns(attempts) + attempts[:, r.A_START_NS] - first_ns
     return taken
