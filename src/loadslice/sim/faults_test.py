@@ -86,6 +86,22 @@ def test_a_standing_engine_is_left_alone_once_its_breaker_opens() -> None:
     assert simulate.summarise(finished).engines["npu"].breaker_transitions >= 2
 
 
+def test_a_hang_is_noticed_after_a_pulse_and_what_stood_there_goes_elsewhere() -> None:
+    """As a live server has it. The core was never told, and without a stage timeout all waited for the end."""
+    hang = Fault(at_s=0.004, for_s=60.0, engine="npu", kind="hang")
+    finished = run(plan(), [hang], requests=1)
+    assert finished.record.end_ns[0] == pytest.approx(2_014_000_000, abs=2)
+    sooner = msgspec.structs.replace(hang, detect_ms=500.0)
+    assert run(plan(), [sooner], requests=1).record.end_ns[0] == pytest.approx(514_000_000, abs=2)
+
+
+def test_a_crash_may_be_noticed_late_and_no_later_than_the_return() -> None:
+    crash = Fault(at_s=0.004, for_s=60.0, engine="npu", kind="crash", detect_ms=1000.0)
+    assert run(plan(), [crash], requests=1).record.end_ns[0] == pytest.approx(1_014_000_000, abs=2)
+    brief = msgspec.structs.replace(crash, for_s=0.1)
+    assert run(plan(), [brief], requests=1).record.end_ns[0] == pytest.approx(114_000_000, abs=2)
+
+
 def test_wrong_answers_are_counted_and_only_in_their_spell() -> None:
     finished = run(plan(), [Fault(at_s=2, for_s=1, engine="npu", kind="wrong")])
     assert simulate.summarise(finished).wrong_answers == pytest.approx(50, abs=1)
@@ -183,6 +199,12 @@ def test_the_same_faults_and_clients_give_the_same_journal() -> None:
             "[{at_s: 5, for_s: 1, engine: npu, kind: hang}, {at_s: 1, for_s: 5, engine: npu, kind: slow, factor: 2}]",
             "[0]: engine 'npu' is 'slow' until 6 s by [1], so 'hang' cannot begin at 5 s",
         ),
+        (
+            "[{at_s: 1, for_s: 5, engine: npu, kind: hang}, {at_s: 2, for_s: 1, engine: npu, kind: crash}]",
+            "[1]: engine 'npu' is 'hang' until 6 s by [0], so 'crash' cannot begin at 2 s",
+        ),
+        ("[{at_s: 1, for_s: 1, engine: npu, kind: wrong, detect_ms: 4}]", "detect_ms: 4 says nothing of kind 'wrong'"),
+        ("[{at_s: 1, for_s: 1, engine: npu, kind: crash, detect_ms: -1}]", "detect_ms: -1 is not between 0 and"),
     ],
 )
 def test_a_fault_that_cannot_be_is_one_readable_line(tmp_path: Path, text: str, says: str) -> None:
