@@ -30,6 +30,9 @@ from loadslice.spec.pipeline import Engine, Pipeline, Stage
 TIMELINE_CELLS_MAX = 4_000_000
 """Per-stage times are kept for runs up to this many request-stages (about 200 MB); longer runs report totals only."""
 
+PART_ROWS = 1 << 17
+"""Requests simulated at once: what is read and written of twice as many leaves the cache before it is added up."""
+
 _NS_PER_S, _NS_PER_MS = 1_000_000_000, 1_000_000
 
 
@@ -217,10 +220,10 @@ def run_parts(
     intake, course, tally = Intake(pipeline, latency, seed=seed), _Course(prepared, seed, 0), Tally()
     traffic, record = NO_TRAFFIC, course.record(0, timed=False)
     requests = 0
-    for part, more in _with_more(parts):
-        requests += part.height
+    for piece, more in _with_more(piece for part in parts for piece in _slices(part)):
+        requests += piece.height
         inside = np.flatnonzero(record.outcome == Outcome.NONE)
-        lowered = intake.lower(part, carried=len(inside))
+        lowered = intake.lower(piece, carried=len(inside))
         traffic, record = course.follow(traffic, record, inside, lowered, more=more)
         course.advance(traffic, record)
         tally.add(traffic, record)
@@ -228,6 +231,12 @@ def run_parts(
         intake.lower(pl.DataFrame({"arrival_s": []}))
     assert tally.attempts == requests, "exactly one outcome per request"
     return course.finished(traffic, record, requests, tally, prepared.warnings + intake.warnings)
+
+
+def _slices(part: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """A part as it is, or in pieces of PART_ROWS; an empty one is looked at too, and refused."""
+    for start in range(0, max(part.height, 1), PART_ROWS):
+        yield part.slice(start, PART_ROWS)
 
 
 def _with_more(parts: Iterable[pl.DataFrame]) -> Iterator[tuple[pl.DataFrame, int]]:
