@@ -1,6 +1,6 @@
 """How would this pipeline have served this trace? The policy core in virtual time over measured or modelled times."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from loadslice.sim import tally as sums
 from loadslice.sim.clients import Behaviour, empty_diary, lower_clients
 from loadslice.sim.clockwork import idle_clockwork
 from loadslice.sim.faults import lower_faults
+from loadslice.sim.pieces import in_pieces
 from loadslice.sim.record import NO_TRAFFIC, Record, Traffic
 from loadslice.sim.service import GRID, Float64s, Service, lower_service, quantile_function
 from loadslice.sim.tally import Tally
@@ -29,9 +30,6 @@ from loadslice.spec.pipeline import Engine, Pipeline, Stage
 
 TIMELINE_CELLS_MAX = 4_000_000
 """Per-stage times are kept for runs up to this many request-stages (about 200 MB); longer runs report totals only."""
-
-PART_ROWS = 1 << 17
-"""Requests simulated at once: what is read and written of twice as many leaves the cache before it is added up."""
 
 _NS_PER_S, _NS_PER_MS = 1_000_000_000, 1_000_000
 
@@ -220,7 +218,7 @@ def run_parts(
     intake, course, tally = Intake(pipeline, latency, seed=seed), _Course(prepared, seed, 0), Tally()
     traffic, record = NO_TRAFFIC, course.record(0, timed=False)
     requests = 0
-    for piece, more in _with_more(piece for part in parts for piece in _slices(part)):
+    for piece, more in in_pieces(parts):
         requests += piece.height
         inside = np.flatnonzero(record.outcome == Outcome.NONE)
         lowered = intake.lower(piece, carried=len(inside))
@@ -231,22 +229,6 @@ def run_parts(
         intake.lower(pl.DataFrame({"arrival_s": []}))
     assert tally.attempts == requests, "exactly one outcome per request"
     return course.finished(traffic, record, requests, tally, prepared.warnings + intake.warnings)
-
-
-def _slices(part: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """A part as it is, or in pieces of PART_ROWS; an empty one is looked at too, and refused."""
-    for start in range(0, max(part.height, 1), PART_ROWS):
-        yield part.slice(start, PART_ROWS)
-
-
-def _with_more(parts: Iterable[pl.DataFrame]) -> Iterator[tuple[pl.DataFrame, int]]:
-    """Each part, and whether another one follows."""
-    ahead = iter(parts)
-    part = next(ahead, None)
-    while part is not None:
-        following = next(ahead, None)
-        yield part, int(following is not None)
-        part = following
 
 
 class _Course:
