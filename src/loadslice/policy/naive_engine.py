@@ -165,12 +165,18 @@ class NaiveEngine:
         return request.stage if flows in self.stage_flows else request.tenant
 
     def victim(self, newcomer: Request) -> Request | None:
-        """Who makes room for a newcomer: the newest of the lowest class below it, or of a greedier tenant."""
+        """Who makes room: the newest of the lowest class below, of a greedier tenant, or of those that did least."""
         lower = [other for other in self.queue if other.priority > newcomer.priority]
         if lower:
             return max(lower, key=lambda other: (other.priority, other.sequence))
+        behind = [
+            other
+            for other in self.queue
+            if (other.priority, other.tenant) == (newcomer.priority, newcomer.tenant) and other.stage < newcomer.stage
+        ]
+        least = max(behind, key=lambda other: (-other.stage, other.sequence), default=None)
         if not self.tenant_flows:
-            return None
+            return least
         shares = self.tenant_flows[newcomer.priority].shares_ppm
         same = [other for other in self.queue if other.priority == newcomer.priority]
         held = [sum(other.tenant == tenant for other in same) * PPM // share for tenant, share in enumerate(shares)]
@@ -179,7 +185,7 @@ class NaiveEngine:
             (tenant for tenant in range(len(shares)) if tenant != newcomer.tenant), key=lambda t: (held[t], -t)
         )
         if held[greediest] <= mine:
-            return None
+            return least
         return max((other for other in same if other.tenant == greediest), key=lambda other: other.sequence)
 
     # Estimates

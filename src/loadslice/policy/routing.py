@@ -8,7 +8,8 @@ Order of the questions, as a request meets them:
 4. Can it still meet its deadline, there and at the stages ahead (`deadlines`)? If not, it is hopeless and refused at
    once; but for one at a time that tries an idle engine whose estimate is old.
 5. Is there room? Otherwise it displaces the newest of a lower class, or of a tenant that holds more than its share of
-   the places, or is refused with a hint; where the stage has a degraded reply, that is the answer to any refusal.
+   the places, or of those that have done less than itself, or is refused with a hint; where the stage has a degraded
+   reply, that is the answer to any refusal.
 """
 
 from loadslice.policy import columns as c
@@ -30,7 +31,7 @@ from loadslice.policy.preference import (
     first_in_order,
     rule_target,
 )
-from loadslice.policy.queues import newest, newest_below, push, unlink
+from loadslice.policy.queues import newest, newest_behind, newest_below, push, unlink
 from loadslice.policy.retries import withdraw
 from loadslice.policy.shares import greediest
 from loadslice.policy.timers import hasten
@@ -133,13 +134,15 @@ def start_clock(now_ns: int, tables: Tables, state: State, request: int) -> None
 
 @rare
 def victim_of(tables: Tables, state: State, request: int, engine: int) -> int:
-    """Who makes room on a full engine for a newcomer: the newest below its class, else of a greedier tenant; or -1."""
+    """Who makes room on a full engine: the newest below its class, of a greedier tenant, of who did less; or -1."""
     row = state.requests[request]
     victim = newest_below(state, engine, row[c.R_CLASS])
     if victim >= 0:
         return victim
     tenant = greediest(tables, state, engine, row[c.R_CLASS], row[c.R_TENANT])
-    return newest(state, engine, row[c.R_CLASS], tenant) if tenant >= 0 else -1
+    if tenant >= 0:
+        return newest(state, engine, row[c.R_CLASS], tenant)
+    return newest_behind(tables, state, engine, request)
 
 
 @rare
