@@ -1,23 +1,28 @@
 """What reading and random histories found wrong in this core once, each as the claim that was broken."""
 
 import msgspec
+import numpy as np
 import pytest
 
 from loadslice.policy import columns as c
-from loadslice.policy import desk
+from loadslice.policy import desk, events
 from loadslice.policy.breaker_test import fail_until_open, guarded, state_of
 from loadslice.policy.desk_test import MS, TWIN, Desk, dispatches, entry, one_stage, outcomes, placements
+from loadslice.policy.tables import fresh, lower
+from loadslice.policy.watch import follow
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import (
     Accept,
     Batch,
     Breaker,
+    Canary,
     ClassLimits,
     Engine,
     Pipeline,
     Queue,
     Retry,
+    Rollout,
     Rule,
     Stage,
     When,
@@ -254,3 +259,46 @@ def test_a_retry_budget_is_refilled_however_long_nobody_drew_from_it(quiet_s: in
     run.now_ns = quiet_s * 1_000 * MS
     run.arrive()
     assert placements(run.failed(0)), "it may try again"
+
+
+@pytest.mark.parametrize("per_s", [1.0, 100.0, 1000.0])
+def test_a_quiet_day_fills_the_retry_budget_once(per_s: float) -> None:
+    """Time past what the product holds was kept for the next withdrawal, and each one filled the reserve again."""
+    day_ns = 24 * 3600 * 1_000 * MS
+    plan = msgspec.structs.replace(one_stage({"a": TWIN}), retry=Retry(budget=0.1, per_s=per_s, reserve=10))
+    log = np.array(
+        [[events.ARRIVAL, day_ns, tag, 1, c.FOREVER, 1, 0, -1, -1, 0, 2, 0, -1] for tag in range(40)], np.int64
+    )
+    tables = lower(plan)
+    state = fresh(tables, plan.max_requests)
+    assert follow(log, plan, tables, state, look_every=10) == ""
+    assert state.counters[c.C_RETRIES] == 10
+
+
+def test_when_a_failed_version_takes_its_requests_back_who_waited_behind_them_starts() -> None:
+    """The engine of a request that was turned back, and ended by it, was looked at again at the next timer only."""
+    stage = Stage(
+        name="s", variant="v", engine="a", canary=Canary(variant="w"), batch={"a": Batch(size=4, window_ms=900)}
+    )
+    plan = Pipeline(
+        version=1,
+        pipeline="p",
+        engines={"a": TWIN},
+        stages=[stage],
+        classes={"sheddable": ClassLimits(offline=True)},
+        rollout=Rollout(steps=[0.5], at=1),
+    )
+    old, new = entry("a", 600), entry("a", 1)
+    run = Desk(plan, LatencyTable(entries=[old, msgspec.structs.replace(new, variant="w")]))
+    run.arrive()
+    run.timer(900 * MS)
+    assert run.members(0) == [0]
+    run.now_ns += 600 * MS
+    run.done(0)
+    run.arrive(key=5, deadline_ns=run.now_ns + 300 * MS)  # a canary's, by its key
+    assert run.state.requests[run.rows[1], c.R_VERSION] == c.CANARY
+    for _ in range(4):
+        run.arrive(3, key=77)
+    desk.on_rollout(run.now_ns, run.tables, run.state, c.FAIL)
+    assert outcomes(run.effects()) == [(1, Outcome.SHED, Reason.HOPELESS)]
+    assert dispatches(run.effects()) == [0]

@@ -210,9 +210,10 @@ class Naive:
 
     def _turn_back(self, now_ns: int) -> None:
         """Everybody who waits at the first stage for the new version gets the old one."""
-        for engine in self.engines:
+        for e, engine in enumerate(self.engines):
             for request in sorted(engine.queue, key=_sweep_order):
                 if request.stage == 0 and request.version == 1 and request in engine.queue:
+                    self._touch(e)
                     self._leave_queue(request)
                     self._give_permit_back(request)
                     request.version = 0

@@ -290,6 +290,7 @@ class Watch:
             return request, "door"
         if request in self._waiting[request.engine]:
             self._waiting[request.engine].remove(request)
+            self._told.touched.add(request.engine)
             return request, "waiting"
         batch = next(batch for batch in self._running if batch is not None and request in batch.members)
         batch.members.remove(request)
@@ -368,8 +369,6 @@ class Watch:
         self._move_on(request, origin, stage)
         del self.inside[tag]
         self._ended.add(tag)
-        if origin == "waiting" and self._told.kind == events.CANCEL:
-            self._told.touched.add(request.engine)
         assert 0 <= hint_ns < c.FOREVER, "(14) a hint is finite and not negative"
         if outcome in {Outcome.REJECTED, Outcome.SHED}:
             assert hint_ns >= HINT_NS_MIN, "(14) a refusal says when to come back"
