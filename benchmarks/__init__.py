@@ -15,7 +15,20 @@ from typing import Any
 SUFFIX = "_bench"
 
 ONCE = frozenset(
-    {"fidelity", "language", "language_fidelity", "language_peers", "ocr_service", "peers", "serve", "soak"}
+    {
+        "console",
+        "decay",
+        "fidelity",
+        "knee",
+        "language",
+        "language_fidelity",
+        "language_peers",
+        "language_router",
+        "ocr_service",
+        "peers",
+        "serve",
+        "soak",
+    }
 )
 """Benchmarks that repeat what has to be repeated themselves; they are run once."""
 

@@ -1,15 +1,17 @@
-"""What the console costs a server: by parts, in processor time, and whole, off and on and looked at, by turns.
+"""What the console costs a server: by parts in processor time, and whole, looked at and not, by turns on one server.
 
-The whole is a ratio of two loaded servers that stand side by side and are asked by turns of a second, so that what the
-machine does it does to both; one more without a console is the control, which says how far such a ratio wanders when
-nothing differs. The parts are processor time of one thread and hold anywhere. `share_by_parts` adds them
-up for a server of a tiny model at the rate that it reached in this run, with `VIEWERS` looking on. An answer of a
-server that has nothing else to do costs more, as everything there does; it takes nothing from anybody.
+Two processes are never quite alike, and the question is about a hundredth. So the same server is asked by turns of a
+second with nobody looking and with `VIEWERS` pages open: what the process and the machine are like is the same in both.
+The control is the same ratio of two turns in which nobody looked. A server without a console stands beside it; against
+that one only the parts say something, as processor time of one thread: what is kept of each request, what is done each
+second, what an answer takes. `share_by_parts` adds them up for a server of a tiny model at the rate of this run.
+An answer of a server that has nothing else to do costs more, as everything there does; it takes nothing from anybody.
 """
 
 import contextlib
 import http.client
 import json
+import math
 import statistics
 import sys
 import tempfile
@@ -25,7 +27,7 @@ import numpy as np
 from benchmarks import Figures, load_average_1m, serve_models
 from benchmarks.serve_targets import Asked, build_client, ours
 from benchmarks.serve_targets import ask as load
-from loadslice.app.output import emit, json_option, keep, out_option
+from loadslice.app.output import emit, json_option, keep, out_option, say
 from loadslice.serve.clock import Clock
 from loadslice.serve.console.history import POINTS_MAX
 from loadslice.serve.console.pipeline_view import PipelineView
@@ -40,25 +42,26 @@ from loadslice.spec.work import Work
 
 VIEWERS = 8
 CLIENTS = 64
-TURNS = 50
-LOADS = 6
-"""Turns of each server of a round; each round has servers of its own, as no two processes are quite alike."""
+REPEATS = 50
+ROUNDS, TURNS = 3, 8
+"""Pairs of servers, and how often each way of asking comes on in a round."""
 ANSWERS_S = 4.0
 REQUESTS = 10_000
 """Of one second."""
-WAYS = {"off": (), "control": (), "on": ("--console",), "seen": ("--console",)}
+WAYS = ("off", "idle", "seen", "again")
+"""Without a console; with one and nobody looking; with `VIEWERS`; as the second once more, for the control."""
 
 
-def run(rounds: int = 4, seconds: float = 1.0) -> Figures:
+def run(rounds: int = ROUNDS, seconds: float = 1.0) -> Figures:
     """Measure everything.
 
     Args:
-        rounds: Of servers, one for each way of serving.
+        rounds: Of servers: one without and one with a console.
         seconds: Of load for each turn.
 
     Returns:
-        Medians. ``_cpu_us``: of the server per request; ``_x_off``: times the server without a console, of the same
-        round, median of rounds; ``_least`` and ``_most`` of them.
+        Medians over turns. ``_cpu_us``: of the server per request. ``_x_``: one way over the other in the same turn;
+        ``_low`` and ``_high`` hold the median 95 times in 100 (order statistics, no shape assumed).
     """
     figures: Figures = {"load_average_1m_before": load_average_1m(), "viewers": VIEWERS}
     with tempfile.TemporaryDirectory() as name:
@@ -97,7 +100,7 @@ def parts(folder: Path) -> Figures:
         return time.thread_time() - began_s
 
     requests_s, seconds_s = [], []
-    for _ in range(TURNS):
+    for _ in range(REPEATS):
         requests_s.append(all_of_a_second(watched) - all_of_a_second(plain))
         seconds_s.append(_spent_s(view.turn))
     for _ in range(POINTS_MAX):
@@ -112,7 +115,7 @@ def parts(folder: Path) -> Figures:
 
 
 def _median_s(work: Callable[[], object]) -> float:
-    return statistics.median(_spent_s(work) for _ in range(TURNS))
+    return statistics.median(_spent_s(work) for _ in range(REPEATS))
 
 
 def _spent_s(work: Callable[[], object]) -> float:
@@ -143,34 +146,39 @@ def _request() -> Request:
 
 
 def whole(folder: Path, rounds: int, seconds: float) -> Figures:
-    """Servers without a console, with one, and with one that is looked at, by turns."""
+    """A server without a console, and one with, looked at and not, by turns."""
     client = build_client(folder)
     wire = folder / "mlp.request"
     wire.write_bytes(serve_models.request("mlp", (1, serve_models.WIDTH)))
-    found: dict[str, list[list[Asked]]] = {way: [] for way in WAYS}
-    for _ in range(rounds):
-        with contextlib.ExitStack() as stack:
-            targets = {way: stack.enter_context(ours(folder / "mlp.yaml", *given)) for way, given in WAYS.items()}
-            stack.enter_context(_viewers(targets["seen"].port))
-            for loads in found.values():
-                loads.append([])
-            for turn in range(LOADS):
-                for way in list(WAYS)[:: 1 if turn % 2 == 0 else -1]:
-                    found[way][-1].append(load(client, targets[way], wire, CLIENTS, seconds))
+    turns: list[dict[str, Asked]] = []
+    for number in range(rounds):
+        say(f"servers {number + 1} of {rounds}")
+        with ours(folder / "mlp.yaml") as plain, ours(folder / "mlp.yaml", "--console") as watched:
+            for turn in range(TURNS):
+                asked = {}
+                for way in WAYS[:: 1 if turn % 2 == 0 else -1]:
+                    with _viewers(watched.port) if way == "seen" else contextlib.nullcontext():
+                        asked[way] = load(client, plain if way == "off" else watched, wire, CLIENTS, seconds)
+                turns.append(asked)
     figures = _answers(folder, client)
-    for way, loads in found.items():
-        figures[f"{way}_requests_per_s"] = statistics.median(one.requests_per_s for turns in loads for one in turns)
-        figures[f"{way}_cpu_us"] = statistics.median(one.cpu_us for turns in loads for one in turns)
-    for way in [way for way in WAYS if way != "off"]:
-        ratios = [_cpu_us(mine) / _cpu_us(off) for mine, off in zip(found[way], found["off"], strict=True)]
-        figures[f"{way}_cpu_x_off"] = statistics.median(ratios)
-        figures[f"{way}_cpu_x_off_least"], figures[f"{way}_cpu_x_off_most"] = min(ratios), max(ratios)
+    for way in WAYS[:3]:
+        figures[f"{way}_requests_per_s"] = statistics.median(asked[way].requests_per_s for asked in turns)
+        figures[f"{way}_cpu_us"] = statistics.median(asked[way].cpu_us for asked in turns)
+    for way, other in (("seen", "idle"), ("again", "idle"), ("idle", "off"), ("seen", "off")):
+        figures |= _over(f"{way}_cpu_x_{other}", [asked[way].cpu_us / asked[other].cpu_us for asked in turns])
+        rates = [asked[way].requests_per_s / asked[other].requests_per_s for asked in turns]
+        figures |= _over(f"{way}_requests_x_{other}", rates)
     return figures
 
 
-def _cpu_us(turns: list[Asked]) -> float:
-    """Of a server's turns; the median leaves those out in which the machine was elsewhere."""
-    return statistics.median(one.cpu_us for one in turns)
+def _over(name: str, ratios: list[float]) -> Figures:
+    """The median with its interval by order statistics: the binomial of a fair coin at 2.5 % on each side."""
+    ratios = sorted(ratios)
+    count, below = len(ratios), 0
+    while sum(math.comb(count, heads) for heads in range(below + 1)) / 2**count <= 0.025:
+        below += 1
+    low, high = (ratios[below - 1], ratios[count - below]) if below else (ratios[0], ratios[-1])
+    return {name: statistics.median(ratios), f"{name}_low": low, f"{name}_high": high}
 
 
 @contextlib.contextmanager
@@ -192,7 +200,7 @@ def _answers(folder: Path, client: Path) -> Figures:
     """What an answer of the console's data costs a server that has nothing else to do, and one that is asked a lot."""
     question = folder / "question.request"
     question.write_bytes(b"GET /console/data?since=1 HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: */*\r\n\r\n")
-    with ours(folder / "mlp.yaml", *WAYS["on"]) as target:
+    with ours(folder / "mlp.yaml", "--console") as target:
         idle_us = _idle_answer_us(target.port, target.cpu_s)
         # Most of them are refused, as too many look on; that costs no less.
         loaded_us = load(client, target, question, VIEWERS, ANSWERS_S).cpu_us
@@ -229,8 +237,8 @@ def _get(connection: http.client.HTTPConnection, since: int) -> Figures:
     return found
 
 
-@click.command(epilog="Example: python -m benchmarks.console_bench --rounds 5")
-@click.option("--rounds", type=click.IntRange(1, 100), default=4, show_default=True, help="Of servers.")
+@click.command(epilog="Example: python -m benchmarks.console_bench --rounds 3")
+@click.option("--rounds", type=click.IntRange(1, 100), default=ROUNDS, show_default=True, help="Pairs of servers.")
 @click.option("--seconds", type=click.FloatRange(0.5, 600), default=1.0, show_default=True, help="Of load, each turn.")
 @json_option
 @out_option

@@ -253,22 +253,23 @@ def measure(out: Path, lengths: Lengths, *, only: tuple[str, ...] = (), seed: in
 
 def lines(document: Fidelity) -> list[str]:
     """For a person."""
-    said = [f"{'plan':<20} {'figure':<11} {'predicted':>10} {'measured':>10} {'error':>8} {'noise':>7} {'goal':>6}"]
+    heads = " ".join(f"{head:>9}" for head in ("predicted", "measured", "error", "size", "noise", "goal"))
+    said = [f"{'plan':<20} {'figure':<11} {heads}"]
     for plan in document.plans:
         said += [_line(plan, figure) for figure in plan.whole.figures]
         live = "unknown" if plan.agreement_live is None else f"{plan.agreement_live:.1%}"
+        covered = "unknown how many" if plan.coverage is None else f"{plan.coverage:.0%}"
         said.append(
             f"{plan.title:<20} decisions as predicted {plan.agreement:.1%}, live among themselves {live}; "
-            f"{plan.coverage:.0%} of figures in the predicted interval"
+            f"{covered} of figures in the predicted interval"
         )
     return said
 
 
 def _line(plan: PlanFidelity, figure: FigureFidelity) -> str:
-    predicted, measured = _mean(figure.predicted), _mean(figure.measured)
-    error, noise = ("unknown" if value is None else f"{value:+.2f}" for value in (figure.error, figure.noise))
-    goal = spec.GOALS[figure.figure]
-    return f"{plan.title:<20} {figure.figure:<11} {predicted:>10} {measured:>10} {error:>8} {noise:>7} {goal:>6g}"
+    sizes = ("unknown" if one is None else f"{one:+.2f}" for one in (figure.error, figure.error_size, figure.noise))
+    cells = (_mean(figure.predicted), _mean(figure.measured), *sizes, f"{spec.GOALS[figure.figure]:g}")
+    return f"{plan.title:<20} {figure.figure:<11} {' '.join(f'{cell:>9}' for cell in cells)}"
 
 
 def _mean(values: Sequence[float | None]) -> str:

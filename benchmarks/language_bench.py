@@ -8,14 +8,14 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from benchmarks.language_runs import CHAT, WORDS, Machine, chat, load_process, sent, tails_of, watch
+from benchmarks.language_runs import CHAT, WORDS, Machine, chat, load_process, sent, watch
 from loadslice.app.output import say
 from loadslice.backends.language.base import StepRow
 from loadslice.backends.language.gguf import converted
@@ -23,14 +23,18 @@ from loadslice.backends.language.openvino_paged import PagedSession
 from loadslice.evaluate.language_client import Ask, Heard
 from loadslice.serve.language.server import LanguageServer
 from loadslice.spec.files import resolve_model
-from loadslice.spec.language import Language
+from loadslice.spec.language import Language, RouterPolicy
 
 ROUNDS = int(os.environ.get("LANGUAGE_ROUNDS", "5"))
 BATCH, PROMPT, TOKENS = 16, 16, 64
 KV_PRECISION = "u8"
 """What openvino-genai takes on this device when nothing is said."""
-MIX_S = float(os.environ.get("LANGUAGE_MIX_S", "40"))
-MIX_PER_S = float(os.environ.get("LANGUAGE_MIX_PER_S", "0.5"))
+MIX_ROUNDS = int(os.environ.get("LANGUAGE_MIX_ROUNDS", "4"))
+MIX_S = float(os.environ.get("LANGUAGE_MIX_S", "20"))
+MIX_PER_S = float(os.environ.get("LANGUAGE_MIX_PER_S", "2"))
+MIX_THREADS = tuple(int(one) for one in os.environ.get("LANGUAGE_MIX_THREADS", "2,2").split(","))
+"""Of the engine for prompts and of the one for answers."""
+RESAMPLED = 400
 MIX_LONG, MIX_SHORT, MIX_TOKENS, LONG_SHARE = 400, 24, 32, 0.3
 PARTS = os.environ.get("LANGUAGE_PARTS", "decode,mix").split(",")
 
@@ -196,15 +200,48 @@ async def decode() -> dict[str, Any]:
 # Split beside shared.
 
 
+class Way(NamedTuple):
+    """What one way of serving did with the load of all rounds."""
+
+    longs_ms: list[float]
+    """First tokens of long prompts."""
+    shorts_ms: list[float]
+    firsts_ms: list[float]
+    gaps_ms: list[list[float]]
+    """Of each request."""
+    tokens: int
+    machines: list[Machine]
+
+
+FIGURES: dict[str, Callable[[Way], float]] = {
+    "first_long_p50": lambda way: float(np.median(way.longs_ms)),
+    "first_short_p50": lambda way: float(np.median(way.shorts_ms)),
+    "first_p50": lambda way: float(np.median(way.firsts_ms)),
+    "first_p95": lambda way: float(np.quantile(way.firsts_ms, 0.95)),
+    "first_p99": lambda way: float(np.quantile(way.firsts_ms, 0.99)),
+    "between_p50": lambda way: float(np.quantile(np.concatenate(way.gaps_ms), 0.5)),
+    "between_p99": lambda way: float(np.quantile(np.concatenate(way.gaps_ms), 0.99)),
+}
+SHARED, CHUNKS, SPLIT, COST = "shared, whole prompts", "shared, chunks of 64", "split, always", "split, cost"
+
+
 def ways() -> dict[str, Language]:
-    """Two threads each: an engine of two, or one engine for prompts and one for answers."""
-    split = {"split, cost": chat("cost"), "split, always": chat("always-remote")}
+    """Two threads each: an engine of two, or one engine for prompts and one for answers on the same two cores."""
+    prompts_threads, answers_threads = MIX_THREADS
     one = chat().engines["decode"]
+
+    def split(policy: RouterPolicy) -> Language:
+        said = chat(policy)
+        threads = {"prefill": prompts_threads, "decode": answers_threads}
+        engines = {name: msgspec.structs.replace(said.engines[name], threads=threads[name]) for name in said.engines}
+        return msgspec.structs.replace(said, engines=engines)
+
     whole = msgspec.structs.replace(one, threads=2, chunk=None, step_tokens=2048)
-    pieces = msgspec.structs.replace(one, threads=2)
-    return split | {
-        "shared, whole prompts": chat(engines={"decode": whole}, links=[]),
-        "shared, chunks of 64": chat(engines={"decode": pieces}, links=[]),
+    return {
+        COST: split("cost"),
+        SPLIT: split("always-remote"),
+        SHARED: chat(engines={"decode": whole}, links=[]),
+        CHUNKS: chat(engines={"decode": msgspec.structs.replace(one, threads=2)}, links=[]),
     }
 
 
@@ -226,42 +263,73 @@ def load(seed: int) -> list[Ask]:
 
 async def mix() -> dict[str, Any]:
     """Times of one load, served in each way; all servers stay up, idle when it is not their turn."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in ways()}
-    others = []
+    asked: list[Ask] = []
+    heard: dict[str, list[Heard]] = {name: [] for name in ways()}
+    machines: dict[str, list[Machine]] = {name: [] for name in ways()}
     with load_process() as pool:
         async with contextlib.AsyncExitStack() as stack:
             servers = {name: await stack.enter_async_context(served(said)) for name, said in ways().items()}
-            for number in range(ROUNDS):
+            for number in range(MIX_ROUNDS):
                 asks = load(number)
+                asked += asks
                 names = list(servers)
                 for name in names[number % len(names) :] + names[: number % len(names)]:
                     end = watch()
-                    heard = await sent(pool, servers[name], asks)
-                    machine = end()
-                    others.append(machine.others_cpu_s / machine.wall_s)
-                    found[name].append(figures_of(asks, heard, machine))
-                    told = ", ".join(f"{key} {value:.4g}" for key, value in found[name][-1].items())
-                    say(f"round {number + 1}, {name}: {told}")
-    figures: dict[str, Any] = {"mix_others_cores": float(np.mean(others))}
-    for name, rounds in found.items():
-        for key in rounds[0]:
-            figures[f"{name}: {key}"] = float(np.median([one[key] for one in rounds]))
-    return figures
+                    mine = await sent(pool, servers[name], asks)
+                    machines[name].append(end())
+                    heard[name] += mine
+                    told = figures_of(way_of(asks, mine, machines[name][-1:]))
+                    say(
+                        f"round {number + 1}, {name}: " + ", ".join(f"{key} {value:.4g}" for key, value in told.items())
+                    )
+    found = {name: way_of(asked, heard[name], machines[name]) for name in heard}
+    figures: dict[str, Any] = {"mix_threads_for_prompts_and_answers": f"{MIX_THREADS[0]} and {MIX_THREADS[1]}"}
+    for name, way in found.items():
+        for key, value in figures_of(way).items():
+            figures[f"{name}: {key}"] = value
+    return figures | ratios(asked, heard)
 
 
-def figures_of(asks: Sequence[Ask], heard: Sequence[Heard], machine: Machine) -> dict[str, float]:
-    """Of one round."""
-    tails = tails_of(heard)
-    long = [one.first_ms for ask, one in zip(asks, heard, strict=True) if len(ask.prompt) == MIX_LONG and one.first_ms]
-    short = [one.first_ms for ask, one in zip(asks, heard, strict=True) if len(ask.prompt) != MIX_LONG and one.first_ms]
-    tokens = sum(1 + len(one.gaps_ms) for one in heard if one.first_ms is not None)
+def way_of(asks: Sequence[Ask], heard: Sequence[Heard], machines: list[Machine]) -> Way:
+    """What a client heard, sorted; requests that failed are not among them."""
+    whole = [(ask, one, one.first_ms) for ask, one in zip(asks, heard, strict=True) if one.first_ms is not None]
+    return Way(
+        longs_ms=[first_ms for ask, _, first_ms in whole if len(ask.prompt) == MIX_LONG],
+        shorts_ms=[first_ms for ask, _, first_ms in whole if len(ask.prompt) != MIX_LONG],
+        firsts_ms=[first_ms for _, _, first_ms in whole],
+        gaps_ms=[one.gaps_ms for _, one, _ in whole],
+        tokens=sum(1 + len(one.gaps_ms) for _, one, _ in whole),
+        machines=machines,
+    )
+
+
+def figures_of(way: Way) -> dict[str, float]:
+    """Milliseconds, tokens per second, processor seconds, and cores that were with others."""
+    return {key: figure(way) for key, figure in FIGURES.items()} | {
+        "tokens_per_s": way.tokens / sum(one.wall_s for one in way.machines),
+        "cpu_s": sum(one.ours_cpu_s for one in way.machines),
+        "others_cores": float(np.mean([one.others_cpu_s / one.wall_s for one in way.machines])),
+    }
+
+
+def ratios(asks: Sequence[Ask], heard: dict[str, list[Heard]]) -> dict[str, str]:
+    """The split with the cost router beside the better of a strict split and chunks, and beside whole prompts.
+
+    In brackets where 19 of 20 lie when requests are drawn anew, the same ones for every way.
+    """
+    draws = np.random.default_rng(0)
+    samples = [list(range(len(asks)))]
+    samples += [draws.integers(0, len(asks), len(asks)).tolist() for _ in range(RESAMPLED)]
+    rows: dict[str, list[float]] = {f"{COST} / better of both: {key}": [] for key in FIGURES}
+    rows |= {f"{COST} / {SHARED}: {key}": [] for key in FIGURES}
+    for sample in samples:
+        chosen = [asks[index] for index in sample]
+        found = {name: way_of(chosen, [mine[index] for index in sample], []) for name, mine in heard.items()}
+        for key, figure in FIGURES.items():
+            mine_ms = figure(found[COST])
+            rows[f"{COST} / better of both: {key}"].append(mine_ms / min(figure(found[SPLIT]), figure(found[CHUNKS])))
+            rows[f"{COST} / {SHARED}: {key}"].append(mine_ms / figure(found[SHARED]))
     return {
-        "tokens_per_s": tokens / machine.wall_s,
-        "cpu_s": machine.ours_cpu_s,
-        "first_long_ms_p50": float(np.median(long)) if long else float("nan"),
-        "first_short_ms_p50": float(np.median(short)) if short else float("nan"),
-        "first_ms_p99": tails.first_p99,
-        "between_ms_p50": tails.between_p50,
-        "between_ms_p99": tails.between_p99,
-        "handed_over": float(sum(one.route in ("policy_remote", "remote_faster", "sparing", "long") for one in heard)),
+        key: "{:.3f} ({:.3f} to {:.3f})".format(values[0], *np.quantile(values[1:], (0.025, 0.975)))
+        for key, values in rows.items()
     }

@@ -129,10 +129,12 @@ def figures_of(found: dict[str, list[Round]]) -> dict[str, Any]:
     for name, rounds in found.items():
         figures[f"{name}: tokens_per_s"] = float(np.median([one.tokens / one.wall_s for one in rounds]))
         figures[f"{name}: tokens_per_cpu_s"] = float(np.median([one.tokens / one.cpu_s for one in rounds]))
+        pairs = list(zip(rounds, own, strict=True))
+        figures[f"{name}: of_genai_wall"] = float(
+            np.median([(one.tokens / one.wall_s) / (base.tokens / base.wall_s) for one, base in pairs])
+        )
         figures[f"{name}: of_genai_cpu"] = float(
-            np.median(
-                [(one.tokens / one.cpu_s) / (base.tokens / base.cpu_s) for one, base in zip(rounds, own, strict=True)]
-            )
+            np.median([(one.tokens / one.cpu_s) / (base.tokens / base.cpu_s) for one, base in pairs])
         )
         gaps = [gap for one in rounds for gap in one.gaps_ms]
         if gaps:

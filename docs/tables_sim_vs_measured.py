@@ -48,7 +48,8 @@ def _where(found: Fidelity) -> Iterator[str]:
 def _whole(found: Fidelity) -> Iterator[str]:
     yield "All stretches of a plan together. Noise is the standard deviation of the live repeats among themselves."
     yield ""
-    yield "| plan | figure | predicted, each repeat | predicted, 95 % | measured, each repeat | error | noise | goal |"
+    cells = "predicted, each repeat | predicted, 95 % | measured, each repeat | error, mean | noise | size and goal"
+    yield f"| plan | figure | {cells} |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for plan in found.plans:
         for row in plan.whole.figures:
@@ -60,10 +61,12 @@ def _figure(row: FigureFidelity) -> str:
     measured = ", ".join(_number(value) for value in row.measured) or "unknown"
     error, noise = (_signed(row.error, unit), "unknown" if row.noise is None else f"{row.noise:.2f} {unit}")
     goal = GOALS[row.figure]
-    kept = "unknown" if row.error is None else f"{goal:g} {unit}, {'kept' if abs(row.error) <= goal else 'missed'}"
+    size, right = row.error_size, "unknown"
+    if size is not None:
+        right = f"{size:.1f} of {goal:g} {unit}, {'kept' if size <= goal else 'missed'}"
     predicted = ", ".join(_number(value) for value in row.predicted) or "unknown"
     between = ", ".join(_between(interval) for interval in row.predicted_95) or "unknown"
-    return f"{predicted} | {between} | {measured} | {error} | {noise} | {kept}"
+    return f"{predicted} | {between} | {measured} | {error} | {noise} | {right}"
 
 
 def _decisions(found: Fidelity) -> Iterator[str]:
@@ -78,7 +81,7 @@ def _decisions(found: Fidelity) -> Iterator[str]:
         requests = f"{plan.whole.requests} x {plan.repeats}"
         yield (
             f"| {plan.title} | {requests} | {plan.speed:g} | {plan.busy:.0%} | {plan.agreement:.2%} | {live} | "
-            f"{plan.coverage:.0%} |"
+            f"{'unknown' if plan.coverage is None else format(plan.coverage, '.0%')} |"
         )
 
 

@@ -228,6 +228,7 @@ def mangled(whole: bytes) -> st.SearchStrategy[bytes]:
 
 def one_line(error: InputError) -> None:
     assert "\n" not in str(error)
+    assert len(str(error)) < 2000
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -52,6 +53,23 @@ def test_it_says_when_it_is_ready_and_stops_cleanly_when_asked(folder, tmp_path,
     assert not ready.exists()
     assert errors.splitlines()[-1] == "stopped: 1 requests (completed 1)"
     assert json.loads((kept / "journal.json").read_text())["clean"] is True
+
+
+def test_as_many_files_may_be_open_as_its_connections_need(folder) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+    def few() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+
+    with subprocess.Popen(
+        command(folder / "tiny.yaml", "--http", 0), stdout=subprocess.PIPE, text=True, preexec_fn=few
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("ready ")
+            assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0] >= min(2000, hard)
+        finally:
+            process.kill()
 
 
 UNUSED = ("polars", "onnx", "openvino", "openvino_genai", "google.protobuf", "hpack", "opentelemetry", "ray", "scipy")

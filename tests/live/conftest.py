@@ -348,6 +348,34 @@ def infer() -> Callable[..., Any]:
     return _infer
 
 
+@contextlib.asynccontextmanager
+async def _stalls() -> AsyncIterator[Callable[[], float]]:
+    loop = asyncio.get_running_loop()
+    late_s, timer = 0.0, None
+
+    def beat(due_s: float) -> None:
+        nonlocal late_s, timer
+        late_s += max(0.0, loop.time() - due_s)
+        due_s = loop.time() + 0.01
+        timer = loop.call_at(due_s, beat, due_s)
+
+    beat(loop.time())
+    try:
+        yield lambda: late_s
+    finally:
+        assert timer is not None
+        timer.cancel()
+
+
+@pytest.fixture
+def stalls() -> Callable[..., Any]:
+    """While a block runs: by how many seconds the loop has come too late in all, for others had the machine.
+
+    A promise about time is kept where it is kept but for that.
+    """
+    return _stalls
+
+
 async def _until(condition: Callable[[], bool]) -> None:
     """Let the loop turn until something is true."""
     async with asyncio.timeout(20):

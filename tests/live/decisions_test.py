@@ -229,7 +229,7 @@ def test_a_stage_that_would_refuse_answers_from_the_work_it_was_given(
 ) -> None:
     async def run() -> None:
         gate("shut")
-        limits = Limits(degraded_timeout_s=0.3)
+        limits = Limits(degraded_timeout_s=2.0)
         async with serving(degraded, folder, journal=tmp_path / "kept", limits=limits) as (server, client):
             first = asyncio.ensure_future(ask(client, "degraded", [1, 0, 0, 0]))
             await until(lambda: int(server.state.engines[1, c.N_INFLIGHT]) == 1)

@@ -4,20 +4,27 @@ import asyncio
 import json
 import logging
 import os
+import select
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
 import numpy as np
+import psutil
 import pytest
 
+from loadslice.backends.isolated.arena import OUTPUTS
 from loadslice.policy import columns as c
+from loadslice.policy import invariants
 from loadslice.serve.limits import Limits
 from loadslice.serve.server import Server
 from loadslice.sim.check import check as check_journal
 from loadslice.spec import journal
+from loadslice.spec.outcome import Outcome
 from loadslice.spec.pipeline import Engine, Pipeline, check
 
 pytestmark = pytest.mark.live
@@ -38,6 +45,7 @@ retry: {budget: 0.5, reserve: 100}
 DRIVER = """
 # Stands for a driver with faults: loaded into the engine's process with its runtime.
 import os
+import select
 import types
 import numpy
 import onnxruntime
@@ -140,7 +148,7 @@ class Load:
 
 
 def test_an_engine_process_that_is_killed_under_load_loses_nothing_and_is_noticed_within_a_second(
-    two: Pipeline, folder: Path, tmp_path: Path, serving: Any, until: Any
+    two: Pipeline, folder: Path, tmp_path: Path, serving: Any, until: Any, stalls: Any
 ) -> None:
     detected_s: list[float] = []
 
@@ -151,8 +159,9 @@ def test_an_engine_process_that_is_killed_under_load_loses_nothing_and_is_notice
                 await load.more(300)
                 os.kill(npu(server)["pid"], signal.SIGKILL)
                 killed = time.monotonic()
-                await until(lambda: not is_up(server))
-                detected_s.append(time.monotonic() - killed)
+                async with stalls() as stalled_s:
+                    await until(lambda: not is_up(server))
+                    detected_s.append(time.monotonic() - killed - stalled_s())
                 await until(lambda: is_up(server))
             await load.more(300)
             await load.stop()
@@ -184,7 +193,7 @@ def test_requests_for_the_only_engine_wait_for_its_process_to_be_back(
 
 
 def test_an_engine_process_that_is_stopped_is_ejected_within_two_ping_timeouts_and_readiness_tells(
-    two: Pipeline, folder: Path, serving: Any, until: Any
+    two: Pipeline, folder: Path, serving: Any, until: Any, stalls: Any
 ) -> None:
     limits = Limits(probe_interval_s=0.1, round_trip_timeout_s=0.5)
     ejected_s: list[float] = []
@@ -197,8 +206,9 @@ def test_an_engine_process_that_is_stopped_is_ejected_within_two_ping_timeouts_a
             await load.more(50)
             os.kill(npu(server)["pid"], signal.SIGSTOP)
             stopped = time.monotonic()
-            await until(lambda: not is_up(server))
-            ejected_s.append(time.monotonic() - stopped)
+            async with stalls() as stalled_s:
+                await until(lambda: not is_up(server))
+                ejected_s.append(time.monotonic() - stopped - stalled_s())
             statuses = set()
             while not is_up(server):
                 async with client.get("/v2/health/ready") as reply:
@@ -274,3 +284,62 @@ def test_copies_through_shared_memory_count_as_copying_and_not_as_computing(
             assert "copy" in timing
 
     asyncio.run(run())
+
+
+def test_a_client_that_reads_slowly_holds_no_memory_of_the_engine_process_and_gets_its_whole_reply(
+    alone: Pipeline, folder: Path, serving: Any, until: Any
+) -> None:
+    rows = 490_000  # as much as is lent, and more than the system takes from a client that does not read
+    body = np.arange(4 * rows, dtype=np.float32).tobytes()
+    given = {"name": "x", "datatype": "FP32", "shape": [rows, 4], "parameters": {"binary_data_size": len(body)}}
+    document = json.dumps({"inputs": [given], "parameters": {"binary_data_output": True}}).encode()
+    head = (
+        f"POST /v2/models/two/infer HTTP/1.1\r\nHost: h\r\nContent-Length: {len(document) + len(body)}\r\n"
+        f"Inference-Header-Content-Length: {len(document)}\r\nConnection: close\r\n\r\n"
+    )
+
+    async def run() -> None:
+        async with serving(alone, folder) as (server, _):
+            arenas = [line.arena for line in server.generation.engines.processes[NPU]._lines]
+            address = server.url.removeprefix("http://").split(":")
+            loop = asyncio.get_running_loop()
+            with socket.socket() as slow:
+                slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                slow.setblocking(False)
+                await loop.sock_connect(slow, (address[0], int(address[1])))
+                await loop.sock_sendall(slow, head.encode() + document + body)
+                await until(lambda: server.outcomes[Outcome.COMPLETED] == 1)
+                await until(lambda: all(len(arena.free()) == len(OUTPUTS) for arena in arenas))
+                assert server._front.bodies.held_bytes > len(body), "the reply is not with the client yet"
+                got = bytearray()
+                while part := await loop.sock_recv(slow, 1 << 20):
+                    got += part
+            assert bytes(got[-len(body) :]) == (2 * np.frombuffer(body, np.float32)).tobytes()
+
+    asyncio.run(run())
+
+
+def test_a_server_that_stops_ends_a_process_that_hangs_with_a_batch_inside_and_leaves_nothing(
+    alone: Pipeline, folder: Path, until: Any
+) -> None:
+    before = psutil.Process().children(recursive=True)
+
+    async def run() -> None:
+        server = Server(alone, folder, port=0, drain_s=0.0, limits=Limits(round_trip_timeout_s=3600))
+        await server.start()
+        pid = npu(server)["pid"]
+        watched = os.pidfd_open(pid)
+        os.kill(pid, signal.SIGSTOP)
+        async with aiohttp.ClientSession(server.url) as client:
+            waiting = asyncio.ensure_future(send(client, 1.0))
+            await until(lambda: npu(server)["running"] == 1)
+            stopping = asyncio.ensure_future(server.stop())
+            assert (await waiting)[0] == 503
+            await stopping
+        assert select.select([watched], [], [], 20)[0]
+        os.close(watched)
+        invariants.check_idle(server.state)
+        assert not server._ports
+
+    asyncio.run(run())
+    assert set(psutil.Process().children(recursive=True)) <= set(before)

@@ -23,19 +23,23 @@ def is_up(server: Server, engine: int) -> bool:
 
 
 def test_a_stage_that_hangs_on_one_engine_loses_nothing_and_the_engine_comes_back(
-    pipeline, folder, tmp_path, gate, serving, infer, until
+    pipeline, folder, tmp_path, gate, serving, infer, until, stalls
 ) -> None:
     """Ejected within two probe intervals of the stage's timeout."""
-    interval_s = 0.5
+    interval_s, late_s = 0.5, []
 
     async def run() -> None:
         limits = Limits(probe_interval_s=interval_s)
-        async with serving(pipeline("hosts"), folder, limits=limits, journal=tmp_path / "kept") as (server, client):
+        async with (
+            serving(pipeline("hosts"), folder, limits=limits, journal=tmp_path / "kept") as (server, client),
+            stalls() as stalled_s,
+        ):
             gate("shut")
             inside = []
             while is_up(server, A):
                 inside.append(asyncio.ensure_future(infer(client, "hosts")))
                 await asyncio.wait(inside[-1:], timeout=0.05)
+            late_s.append(stalled_s())
             replies = await asyncio.gather(*inside)
             assert {status for status, _ in replies} == {200}
             assert {headers["x-loadslice-engine"].split(", ")[-1] for _, headers in replies} == {"b"}
@@ -51,8 +55,7 @@ def test_a_stage_that_hangs_on_one_engine_loses_nothing_and_the_engine_comes_bac
     hung_ns = kept.stages.filter(kept.stages["engine"] == "a")["dispatched_ns"].min()
     down = kept.events.filter(kept.events["kind"] == events.ENGINE_DOWN)
     assert down["a0"].to_list() == [A]
-    slack_s = 0.5  # of a loaded machine
-    assert down["now_ns"][0] - hung_ns <= (0.3 + 2 * interval_s + slack_s) * 1e9
+    assert down["now_ns"][0] - hung_ns <= (0.3 + 2 * interval_s + 0.5 + late_s[0]) * 1e9
     assert [finding for finding in check(kept, tmp_path / "kept") if not finding.held] == []
 
 
@@ -83,7 +86,7 @@ def test_one_slot_that_hangs_leaves_the_engine_its_others_and_both_take_it_down(
 
     async def run() -> None:
         gate("shut")
-        limits = Limits(probe_interval_s=0.05, round_trip_timeout_s=0.1)
+        limits = Limits(probe_interval_s=0.05, round_trip_timeout_s=1.0)
         async with serving(served, folder, limits=limits) as (server, client):
             hung = [asyncio.ensure_future(infer(client, "gated")) for _ in range(requests)]
             assert {status for status, _ in await asyncio.gather(*hung)} == {504}
@@ -95,7 +98,9 @@ def test_one_slot_that_hangs_leaves_the_engine_its_others_and_both_take_it_down(
                 assert (await infer(client, "gated"))[0] == 502
             gate("open")
             await until(lambda: is_up(server, 0) and not server.generation._watch._asked_ns)
-            assert (await infer(client, "gated"))[0] == 200
+            async with asyncio.timeout(20):
+                while (status := (await infer(client, "gated"))[0]) != 200:
+                    assert status == 504, "50 ms may be too little on a machine that is busy"
 
     asyncio.run(run())
 

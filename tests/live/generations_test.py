@@ -11,6 +11,8 @@ import pytest
 
 from loadslice.app.cli import run as loadslice
 from loadslice.policy import invariants
+from loadslice.serve.access import Access
+from loadslice.serve.administration import Guard
 from loadslice.serve.generation import Serving
 from loadslice.serve.server import Server
 from loadslice.spec import journal
@@ -196,5 +198,31 @@ def test_a_server_that_is_stopped_while_it_loads_another_stops(pipeline, folder,
             await reloading
         await stopping
         assert server.generation.number == 1
+
+    asyncio.run(run())
+
+
+def test_a_reload_goes_on_though_whoever_asked_for_it_hangs_up(pipeline, folder, until) -> None:
+    served = pipeline("tiny")
+    began, may_end = threading.Event(), threading.Event()
+
+    def source() -> Serving:
+        began.set()
+        assert may_end.wait(60)
+        return Serving(variation(served, 1), folder)
+
+    async def run() -> None:
+        guard = Guard(Access(None, admin_secret="a secret that is long enough to be one"))
+        server = Server(served, folder, port=0, source=source, guard=guard)
+        await server.start()
+        headers = {"Authorization": "Bearer a secret that is long enough to be one"}
+        async with aiohttp.ClientSession(server.url, headers=headers) as client:
+            asking = asyncio.ensure_future(client.post("/admin/reload"))
+            await until(began.is_set)
+            asking.cancel()
+            await until(lambda: server._front.active == 0)
+        may_end.set()
+        await until(lambda: server.generation.number == 2)
+        await server.stop()
 
     asyncio.run(run())

@@ -234,7 +234,7 @@ def test_a_client_of_the_right_authority_gets_in_and_no_other(pipeline, folder, 
                 }
             with client(live, authority, tmp_path, **options) as found:
                 try:
-                    found.infer("tiny", asked(), client_timeout=5)
+                    found.infer("tiny", asked(), client_timeout=20)
                     reached.append(True)
                 except InferenceServerException:
                     reached.append(False)

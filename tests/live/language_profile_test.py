@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from loadslice.app.language_served import first_times_ms, load_for, parts_of, serve, served_steps, under_load
+from loadslice.app.language_served import first_times_ms, load_for, parts_of, serve, served, under_load
 from loadslice.profiles.language import measure
 from loadslice.sim.language_compare import compare
 from loadslice.sim.language_world import surroundings
@@ -82,10 +82,12 @@ def test_what_is_measured_can_be_served_with_and_simulated_with(tmp_path: Path) 
     assert [one.status for one in heard] == [200] * len(asks)
     assert all(len(one.gaps_ms) == ask.tokens - 1 for one, ask in zip(heard, asks, strict=True))
     # Inside is never longer than what the client saw, request by request.
-    for one, inside in zip(heard, first_times_ms(journal), strict=True):
+    for one, inside in zip(heard, first_times_ms(journal.requests.sort("tag")), strict=True):
         assert one.first_ms is not None
         assert inside <= one.first_ms + 1
-    steps = served_steps(journal)
+    steps, moved = served(journal)
+    assert all(one.export_ns > 0 and one.import_ns > 0 for one in moved)
+    assert len(moved) == sum(one.route in ("remote_faster", "sparing") for one in heard)
     assert sum(step.prompt_tokens for step in steps) == sum(len(ask.prompt) for ask in asks)
     assert sum(step.rows for step in steps) == sum(ask.tokens - 1 for ask in asks)
     parts = parts_of(steps, profile, list(language.engines))

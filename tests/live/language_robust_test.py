@@ -11,7 +11,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.live.language_scenes import COST, EXACT, LONG, NAME, TINY, marks, nothing_is_held, play, streamed, until
+from tests.live.language_scenes import (
+    EXACT,
+    LONG,
+    NAME,
+    TINY,
+    marks,
+    nothing_is_held,
+    play,
+    said,
+    split,
+    streamed,
+    until,
+)
 from tests.tiny_model.language import LETTERS, encode, spelled
 
 from loadslice.policy.tokens import columns as c
@@ -21,35 +33,13 @@ from loadslice.serve.language.server import LanguageServer
 from loadslice.sim.language_check import check_language_journal
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolve_model
-from loadslice.spec.language import Language, LanguageEngine, Link, Router, check_language
+from loadslice.spec.language import Language
 from loadslice.spec.language_journal import load_language_journal
 
 pytestmark = marks
 MODEL = str(TINY)
 PROMPTS = [f"{'up' if index % 2 else 'down'} {LETTERS[4 * index]}:" for index in range(6)]
 ANSWERS = [spelled(LETTERS[4 * index], 1 if index % 2 else -1, 12) for index in range(6)]
-
-
-def said(engines: dict[str, dict[str, Any]], policy: str = "always-remote", **changes: Any) -> Language:
-    common: dict[str, Any] = {"backend": "openvino-paged", "cost": COST, "seats": 4, "kv_tokens": 2048}
-    links = [Link(from_="prefill", to="decode", slots=2)] if "prefill" in engines else []
-    return check_language(
-        Language(
-            version=1,
-            language=NAME,
-            model=MODEL,
-            context=512,
-            engines={name: LanguageEngine(**{**common, **one}) for name, one in engines.items()},
-            links=links,
-            router=Router(policy=policy),  # type: ignore[arg-type]
-            **changes,
-        ),
-        "test",
-    )
-
-
-def split(prefill: dict[str, Any] | None = None, decode: dict[str, Any] | None = None, **changes: Any) -> Language:
-    return said({"prefill": {"roles": ("prefill",), **(prefill or {})}, "decode": decode or {}}, **changes)
 
 
 async def hits(client: Any, prompt: str, tokens: int = 12) -> tuple[str, int]:

@@ -14,7 +14,7 @@ from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens.books import faults
 from loadslice.serve.language.server import LanguageServer
 from loadslice.spec.files import resolve_model
-from loadslice.spec.language import Language, StepCost
+from loadslice.spec.language import Language, LanguageEngine, Link, Router, StepCost, check_language
 
 TINY = Path(__file__).parents[1] / "tiny_model" / "tiny.gguf"
 marks = [
@@ -32,6 +32,28 @@ LONG = f"up c:{spelled('c', 1, 56)}"
 """60 tokens; right is `spelled("g", 1, ...)`."""
 EXACT = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
 """Has OpenVINO compute with activations as they are, as other runtimes do."""
+
+
+def said(engines: dict[str, dict[str, Any]], policy: str = "always-remote", **changes: Any) -> Language:
+    common: dict[str, Any] = {"backend": "openvino-paged", "cost": COST, "seats": 4, "kv_tokens": 2048}
+    links = [Link(from_="prefill", to="decode", slots=2)] if "prefill" in engines else []
+    return check_language(
+        Language(
+            version=1,
+            language=NAME,
+            model=str(TINY),
+            context=512,
+            engines={name: LanguageEngine(**{**common, **one}) for name, one in engines.items()},
+            links=links,
+            router=Router(policy=policy),  # type: ignore[arg-type]
+            **changes,
+        ),
+        "test",
+    )
+
+
+def split(prefill: dict[str, Any] | None = None, decode: dict[str, Any] | None = None, **changes: Any) -> Language:
+    return said({"prefill": {"roles": ("prefill",), **(prefill or {})}, "decode": decode or {}}, **changes)
 
 
 @contextlib.asynccontextmanager

@@ -13,6 +13,8 @@ import httpx
 import psutil
 import pytest
 
+from loadslice.serve import connection as connection_file
+
 pytestmark = pytest.mark.live
 
 SECRETS = re.compile(r"/(?:home|tmp|root|usr|work)/|Traceback|0x[0-9a-f]{6,}|\.py\b|site-packages|Error:")
@@ -137,9 +139,12 @@ def test_nothing_is_loaded_registered_or_set_from_outside(client, path) -> None:
         assert client.request(method, path, content=b"{}").status_code in (403, 404)
 
 
-def test_three_megabytes_in_chunks_of_one_byte_hold_nobody_up_and_leave_nothing_behind(tiny, client) -> None:
+def test_three_megabytes_in_chunks_of_one_byte_hold_nobody_up_and_leave_nothing_behind(
+    tiny, client, monkeypatch
+) -> None:
     """A million tiny chunks are a million pieces of work: others must get their turn between them."""
     address = httpx.URL(tiny.server.url)
+    monkeypatch.setattr(connection_file, "LINGER_S", 60.0)  # or whoever sends slowly could miss why it was refused
     chunks = b"1\r\nx\r\n" * 50_000
     statuses: list[bytes] = []
 
@@ -157,13 +162,15 @@ def test_three_megabytes_in_chunks_of_one_byte_hold_nobody_up_and_leave_nothing_
     flooding = threading.Thread(target=flood)
     flooding.start()
     waits = []
+    flood_s = time.monotonic()
     while flooding.is_alive():
         began_s = time.monotonic()
         assert client.get("/v2/health/live").status_code == 200
         waits.append(time.monotonic() - began_s)
     flooding.join()
+    flood_s = time.monotonic() - flood_s
     assert statuses[0].startswith((b"HTTP/1.1 400", b"HTTP/1.1 413"))
-    assert sorted(waits)[len(waits) // 2] < 0.25
+    assert sorted(waits)[len(waits) // 2] < flood_s / 8, "of the work, which takes as long as this machine takes"
     assert psutil.Process().memory_info().rss - before < 64 << 20
     tiny.check()
 
@@ -202,7 +209,7 @@ def test_every_socket_that_listens_is_on_loopback(tiny) -> None:
 )
 def test_a_head_that_two_parsers_could_read_in_two_ways_is_refused(tiny, head) -> None:
     address = httpx.URL(tiny.server.url)
-    with socket.create_connection((address.host, address.port), 30) as raw, contextlib.suppress(ConnectionResetError):
+    with socket.create_connection((address.host, address.port), 30) as raw:
         raw.settimeout(30)
         raw.sendall(head)
         status = raw.recv(64)

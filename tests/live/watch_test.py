@@ -319,7 +319,7 @@ def test_a_queue_that_grows_behind_a_slow_engine_is_seen_on_the_live_server(file
             while not stop.is_set():
                 sent.add(asyncio.ensure_future(post(client, [0.5])))
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(0.01):
+                    async with asyncio.timeout(0.02):
                         await stop.wait()
             await asyncio.gather(*sent)
 

@@ -149,6 +149,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def test_a_disk_that_fails_is_said_when_closing_and_the_journal_is_not_clean(tmp_path: Path) -> None:
+    player = Player(tmp_path / "kept", seed=3)
+    (tmp_path / "kept" / "parts").rmdir()
+    (tmp_path / "kept" / "parts").write_text("in the way")
+    for _ in range(100):
+        player.advance()
+    with pytest.raises(InputError, match="cannot be written"):
+        player.end()
+    assert b'"clean": false' in (tmp_path / "kept" / "journal.json").read_bytes()
+
+
 def broken(findings: list[Finding]) -> list[str]:
     return [one.promise for one in findings if not one.held]
 

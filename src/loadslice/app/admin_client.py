@@ -4,8 +4,10 @@ import json
 import os
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Any
 
+from loadslice.spec.address import web_address
 from loadslice.spec.errors import InputError
 
 ADMIN_TOKEN = "LOADSLICE_ADMIN_TOKEN"  # noqa: S105 - the name of a variable
@@ -49,8 +51,7 @@ def ask(url: str, method: str, path: str, document: Any = None, *, timeout_s: fl
     Raises:
         InputError: The server cannot be reached, or is not one of ours.
     """
-    if not url.startswith(("http://", "https://")):
-        raise InputError(f"{url:.200}: not an address like http://127.0.0.1:8000.")
+    web_address(url, "address")
     request = urllib.request.Request(  # noqa: S310 - the scheme has been checked
         url.rstrip("/") + path,
         method=method,
@@ -64,14 +65,14 @@ def ask(url: str, method: str, path: str, document: Any = None, *, timeout_s: fl
     except urllib.error.HTTPError as error:
         with error:
             return error.code, _refusal(error)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError, HTTPException) as error:
         raise InputError(f"{url:.200}: cannot be asked, {getattr(error, 'reason', error)}.") from error
 
 
 def _refusal(error: urllib.error.HTTPError) -> Any:
     try:
         return json.loads(error.read(REPLY_BYTES_MAX))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError, HTTPException):
         return {"error": f"status {error.code}"}
 
 

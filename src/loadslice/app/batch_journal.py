@@ -16,7 +16,7 @@ import msgspec
 
 from loadslice.app.batch_rows import Inputs
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import reason, replacing
+from loadslice.spec.files import NOT_JSON, reason, replacing
 
 try:
     import fcntl
@@ -145,13 +145,14 @@ class Journal:
                 raise InputError(f"{self.path}: another run is writing it. Wait for that one.") from error
         self._file.seek(0)
         head = self._file.read(4096).partition(b"\n")
-        if not head[1]:  # empty, or killed within its first line
+        own = msgspec.json.encode(_Head(self._inputs.fingerprint, self._inputs.rows)) + b"\n"
+        if not head[1] and own.startswith(head[0]):  # empty, or killed within its first line
             self._file.truncate(0)
-            self._write(msgspec.json.encode(_Head(self._inputs.fingerprint, self._inputs.rows)) + b"\n", None)
+            self._write(own, None)
             return
         try:
             said = msgspec.json.decode(head[0], type=_Head)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NOT_JSON as error:
             raise InputError(f"{self.path}: is not a journal of `loadslice batch`. Move it away.") from error
         if (said.fingerprint, said.rows) != (self._inputs.fingerprint, self._inputs.rows):
             raise InputError(
@@ -167,7 +168,7 @@ class Journal:
             for line in stream:
                 try:
                     kept = msgspec.json.decode(line, type=_Kept) if line.endswith(b"\n") else None
-                except (msgspec.DecodeError, UnicodeDecodeError):
+                except NOT_JSON:
                     kept = None
                 if kept is None or kept.outcome not in self.outcomes:
                     break
@@ -207,6 +208,6 @@ def outputs_of(body: bytes) -> dict[str, Any]:
         whole = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except msgspec.ValidationError:
         return {"reply": msgspec.Raw(body)}
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise ValueError("the reply is not JSON") from error
     return {"outputs": whole["outputs"]} if "outputs" in whole else {"reply": msgspec.Raw(body)}

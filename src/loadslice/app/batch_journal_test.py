@@ -49,10 +49,23 @@ def test_a_killed_run_goes_on_and_what_was_half_written_is_cut_off(inputs: Input
     assert [json.loads(line)["row"] for line in results.read_text().splitlines()] == [0, 1, 2]
 
 
-def test_a_run_killed_in_its_first_line_begins_anew(inputs: Inputs, results: Path) -> None:
-    results.with_name("out.jsonl.part").write_bytes(b'{"type": "batch/1", "finger')
+@pytest.mark.parametrize("written", [0, 1, 20, 60])
+def test_a_run_killed_in_its_first_line_begins_anew(inputs: Inputs, results: Path, written: int) -> None:
     with Journal(results, inputs) as journal:
-        assert journal.resumed == 0
+        whole = journal.path.read_bytes()
+    journal.path.write_bytes(whole[:written])
+    with Journal(results, inputs) as again:
+        assert again.resumed == 0
+    assert again.path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("theirs", [b"hello", b"\x89PNG" + bytes(10_000), b'{"type": "batch/1", "finger'])
+def test_a_file_of_somebody_else_is_left_as_it_is(inputs: Inputs, results: Path, theirs: bytes) -> None:
+    path = results.with_name("out.jsonl.part")
+    path.write_bytes(theirs)
+    with pytest.raises(InputError, match="is not a journal"):
+        Journal(results, inputs)
+    assert path.read_bytes() == theirs
 
 
 def test_other_inputs_other_files_finished_results_and_two_runs_at_once_are_refused(

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
 from loadslice.evaluate import infer
-from loadslice.spec.arrays import read_npz
+from loadslice.spec.arrays import read_npy, read_npz
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import read_bytes, reason, sha256_file
+from loadslice.spec.files import NOT_JSON, opened, read_bytes, reason, resolved, sha256_file
 from loadslice.spec.work import Tensor
 
 LINE_BYTES_MAX = 64 * 1024 * 1024
@@ -114,7 +113,7 @@ def _folder_fingerprint(files: list[Path]) -> str:
 
 def _line_count(path: Path) -> int:
     try:
-        with path.open("rb") as stream:
+        with opened(path) as stream:
             return sum(1 for line in _lines(stream) if line is None or line.strip())
     except OSError as error:
         raise InputError(f"{path}: cannot be read, {reason(error)}.") from error
@@ -133,7 +132,7 @@ def _lines(stream: Any) -> Iterator[bytes | None]:
 
 def _line_rows(path: Path) -> Iterator[Row | BadRow]:
     number = 0
-    with path.open("rb") as stream:
+    with opened(path) as stream:
         for index, line in enumerate(_lines(stream), 1):
             place = f"line {index}"
             if line is None:
@@ -150,7 +149,7 @@ def _line_row(number: int, place: str, line: bytes, folder: Path) -> Row | BadRo
         said = _line.decode(line)
     except msgspec.ValidationError as error:
         return BadRow(number, place, str(error))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         return BadRow(number, place, f"not valid JSON: {error}")
     if (said.inputs is msgspec.UNSET) == (said.file is None):
         return BadRow(number, place, "give `inputs` (an inference body) or `file` (a file beside this one)")
@@ -170,9 +169,9 @@ def _file_row(
 ) -> Row | BadRow:
     """A file as a request: arrays as tensors, anything else as it is."""
     try:
-        path = (folder / relative).resolve()
+        path = resolved(folder / relative)
         # A job file may come from somebody else: it cannot make this machine send files that lie elsewhere.
-        if not path.is_relative_to(folder.resolve()):
+        if not path.is_relative_to(resolved(folder)):
             return BadRow(number, place, f"file '{relative[:128]}' is outside the folder of the inputs")
         if path.suffix in TENSOR_SUFFIXES:
             body, headers = infer.encode(place, _file_tensors(path))
@@ -192,10 +191,7 @@ def _file_tensors(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".npz":
         return _arrays(path)
     with _readable(path):
-        array = np.load(path, allow_pickle=False, mmap_mode="r")
-        if array.nbytes > FILE_BYTES_MAX:
-            raise InputError(f"{path.name}: {array.nbytes} bytes are more than the {FILE_BYTES_MAX} of one row.")
-        return {"input": np.array(array)}
+        return {"input": read_npy(path, bytes_max=FILE_BYTES_MAX)}
 
 
 def _arrays(path: Path) -> dict[str, Tensor]:

@@ -1,6 +1,8 @@
 """The command line. Each command lives in `app/commands/` and is imported only when it is called."""
 
+import contextlib
 import importlib
+import io
 import os
 import sys
 from typing import Any
@@ -84,28 +86,63 @@ def _in_one_line(error: click.ClickException) -> str:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    stdout = sys.stdout
     try:
+        _refuse_no_text(sys.argv[1:] if arguments is None else arguments)
+        if isinstance(stdout, io.TextIOWrapper):
+            stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 shows what it cannot so
         result: Any = root.main(args=arguments, prog_name="loadslice", standalone_mode=False)
         sys.stdout.flush()
     except InputError as error:
-        click.echo(f"loadslice: {error}", err=True)
-        return 2
+        return _refused(str(error))
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 2
     except click.ClickException as error:
-        click.echo(f"loadslice: {_in_one_line(error)}", err=True)
-        return 2
+        return _refused(_in_one_line(error))
     except (KeyboardInterrupt, click.Abort):
-        click.echo("loadslice: interrupted", err=True)
+        _tell("interrupted")
         return 130
     except BrokenPipeError:
-        # The reader of our stdout has gone (`| head`); Python would complain again while flushing at exit.
-        sys.stderr.close()
-        return 0
+        return _unread()
+    except SystemExit:
+        if sys.stdout is stdout:
+            raise
+        return _unread()  # click has met it first: it wraps our stdout, and would end with 1
     except OSError as error:
         # Only standard output is written to without `replacing`, which has its own words.
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - for the flush at exit
-        click.echo(f"loadslice: standard output cannot be written, {reason(error)}.", err=True)
-        return 2
+        _leave_stdout()
+        return _refused(f"standard output cannot be written, {reason(error)}.")
     return result if isinstance(result, int) else 0
+
+
+def _refuse_no_text(arguments: list[str]) -> None:
+    """Names of files go into results, which are UTF-8; bytes that are none can be in names, and in nothing else."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            shown = argument.encode(errors="backslashreplace").decode()
+            raise InputError(f"'{shown:.200}': is not UTF-8, and results that name it must be. Rename it.") from error
+
+
+def _refused(text: str) -> int:
+    _tell(text)
+    return 2
+
+
+def _tell(text: str) -> None:
+    """The one line; where standard error cannot be written either, the exit code alone has to say it."""
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(f"loadslice: {text}", err=True)
+
+
+def _unread() -> int:
+    """The reader has gone (`| head`), and has read what it wanted."""
+    _leave_stdout()
+    return 0
+
+
+def _leave_stdout() -> None:
+    """Python would complain again while flushing at exit."""
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - lives as long as the process

@@ -1,7 +1,9 @@
+import json
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +53,61 @@ def test_an_interrupt_while_the_command_line_is_imported_ends_in_order() -> None
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=os.environ)
     assert ended.returncode == 130 == 128 + signal.SIGINT
     assert ended.stderr == "loadslice: interrupted\n"
+
+
+COMMAND = f"{sys.executable} -m loadslice"
+
+
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of bash; what it prints last is the exit code."""
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("asked", ["--help", "trace import --help", "devices --kind npu --json"])
+def test_a_reader_that_has_gone_has_read_what_it_wanted(asked: str) -> None:
+    # The reader is gone before anything can be written, so that it is never chance who is first.
+    ended = shell(f"( {COMMAND} {asked}; echo $? >&2 ) | true; wait")
+    assert ended.stderr.splitlines()[-1] == "0"
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_a_result_that_cannot_be_written_is_one_line_and_exit_2() -> None:
+    ended = shell(f"{COMMAND} --help > /dev/full; echo $?")
+    assert ended.stderr == "loadslice: standard output cannot be written, the disk is full.\n"
+    assert ended.stdout == "2\n"
+    assert shell(f"{COMMAND} check none 2> /dev/full; echo $?").stdout == "2\n"
+
+
+@pytest.mark.parametrize(("closed", "code"), [(">&-", 0), ("2>&-", 0), ("<&-", 0), ("<&- >&- 2>&-", 0)])
+def test_streams_that_were_closed_are_taken_for_nobody_who_reads(closed: str, code: int, tmp_path) -> None:
+    ended = shell(f"cd {tmp_path}; {COMMAND} env lock -o lock.json {closed}; echo $? > code")
+    assert (tmp_path / "code").read_text() == f"{code}\n"
+    assert "Traceback" not in ended.stderr
+    written = (tmp_path / "lock.json").read_bytes()
+    assert written.startswith(b"{")
+    assert written.endswith(b"}\n"), "nothing that was printed stands in it"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_terminal_of_any_encoding_is_told_everything_and_json_is_utf_8(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "漢.jsonl").write_text('{"arrival_s": 0.0}\n{"arrival_s": 1.0}\n')
+    ended = [
+        subprocess.run(
+            [sys.executable, "-m", "loadslice", *asked],
+            env=os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}, cwd=tmp_path, capture_output=True,
+            timeout=60, check=False,
+        )
+        for asked in (["portrait", "漢.jsonl"], ["portrait", "漢.jsonl", "--json"], ["check", "漢"])
+    ]  # fmt: skip
+    assert [one.returncode for one in ended] == [0, 0, 2], [one.stderr for one in ended]
+    assert "漢" in json.dumps(json.loads(ended[1].stdout), ensure_ascii=False)
+    assert any("漢".encode(one, "backslashreplace") in ended[2].stderr for one in (encoding, "utf-8"))
+
+
+def test_a_name_that_no_result_could_hold_is_refused_with_what_to_do() -> None:
+    ended = subprocess.run(
+        [sys.executable.encode(), b"-m", b"loadslice", b"check", b"a\xff"], capture_output=True, timeout=60, check=False
+    )
+    assert ended.returncode == 2
+    assert ended.stderr == b"loadslice: 'a\\udcff': is not UTF-8, and results that name it must be. Rename it.\n"

@@ -9,7 +9,7 @@ from loadslice.app.admin_client import ADMIN_TOKEN
 from loadslice.app.coverage import Asking, subject, with_subjects
 from loadslice.app.output import say
 from loadslice.backends import probe
-from loadslice.evaluate.diagnose import decisions, drawn, from_folder, from_journal, from_scrapes
+from loadslice.evaluate.diagnose import drawn, from_folder, from_journal, from_scrapes
 from loadslice.evaluate.diagnose.evidence import Evidence
 from loadslice.evaluate.diagnose.rule import ask
 from loadslice.evaluate.diagnose.rules import RULES
@@ -67,7 +67,7 @@ def of_path(path: Path, budget: Path | None) -> list[Evidence]:
     for part in parts:
         if part.batches is not None:
             folder = Path(part.read[0])
-            pipeline = decisions.pipeline_of(journals.load(folder), folder)
+            pipeline = journals.pipeline_of(journals.load(folder), folder)
             drawn.add(part, pipeline, limit_w, f"{budget}, power.per_box_w")
     return parts
 

@@ -39,6 +39,11 @@ class Field:
     dilate: float = 1.0
     _ground: Ground | None = None
 
+    @property
+    def name(self) -> str:
+        """Of the pipeline."""
+        return self.pipeline.pipeline
+
     def ground(self) -> Ground:
         """The pipeline in virtual time, its capacity known."""
         if self._ground is None:

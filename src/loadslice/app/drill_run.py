@@ -18,6 +18,7 @@ from loadslice.spec import latency as latency_file
 from loadslice.spec import pipeline as pipelines
 from loadslice.spec.drill import BY_NAME, DRILLS, Drill, DrillReport, DrillResult
 from loadslice.spec.errors import InputError
+from loadslice.spec.twin import twins
 
 
 def chosen(names: Sequence[str]) -> list[Drill]:
@@ -41,28 +42,39 @@ def chosen(names: Sequence[str]) -> list[Drill]:
 def open_field(path: Path, table: Path | None, seed: int, dilate: float) -> Field:
     """Read a pipeline and its table.
 
+    Args:
+        path: The pipeline.
+        table: Its times; ``None``: to be measured.
+        seed: Of every draw.
+        dilate: Of its emulated devices; a pipeline without any runs at the world's pace.
+
     Raises:
         InputError: Either is wrong.
     """
     pipeline = pipelines.load(path)
-    return Field(path, pipeline, None if table is None else latency_file.load(table), seed, dilate)
+    known = None if table is None else latency_file.load(table)
+    return Field(path, pipeline, known, seed, dilate if twins(pipeline) else 1.0)
 
 
-def hold(field: Field, drills: Sequence[Drill]) -> DrillReport:
-    """Hold drills one after the other."""
-    results = []
-    for drill in drills:
-        say(f"{drill.number:>2} {drill.name} ({drill.how})")
-        began = time.monotonic()
-        one = _held(drill, partial(_run, field, drill))
-        look = drill.look if one.held is False else None
-        results.append(msgspec.structs.replace(one, wall_s=time.monotonic() - began, look=look))
+def hold(fields: Sequence[Field], drills: Sequence[Drill]) -> DrillReport:
+    """Hold drills one after the other, on one pipeline after the other."""
+    results: list[DrillResult] = []
+    started = time.monotonic()
+    for field in fields:
+        for drill in drills:
+            say(f"{len(results) + 1} of {len(fields) * len(drills)}: {drill.name} on {field.name} ({drill.how})")
+            began = time.monotonic()
+            one = _held(drill, partial(_run, field, drill))
+            look = drill.look if one.held is False else None
+            took_s = time.monotonic() - began
+            results.append(msgspec.structs.replace(one, pipeline=field.name, wall_s=took_s, look=look))
     return DrillReport(
-        pipeline=field.pipeline.pipeline,
+        pipelines=[field.name for field in fields],
         drills=results,
         held=sum(one.held is True for one in results),
         broken=sum(one.held is False for one in results),
         not_applicable=sum(one.held is None for one in results),
+        wall_s=time.monotonic() - started,
     )
 
 

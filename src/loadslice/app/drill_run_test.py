@@ -66,3 +66,26 @@ def test_without_an_input_a_drill_says_what_to_add(pipeline: Path, capsys: pytes
     pipeline.write_text(PIPELINE.replace("inputs: given:samples\n", ""))
     assert cli.run(["drill", "avalanche", "--pipeline", str(pipeline)]) == 2
     assert "names no example inputs" in capsys.readouterr().err
+
+
+def test_several_pipelines_end_in_one_table(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = pipeline.with_name("q.yaml")
+    other.write_text(PIPELINE.replace("pipeline: checks", "pipeline: others"))
+    assert cli.run(["drill", "clock-jump", "flapping", "--pipeline", str(pipeline), "--pipeline", str(other)]) == 0
+    table = capsys.readouterr().out.splitlines()[-4:]
+    assert table[0].split() == ["checks", "s", "others", "s"]
+    assert [line.split()[:3] for line in table[1:3]] == [["14", "clock-jump", "held"], ["15", "flapping", "–"]]
+    assert table[3].startswith("2 held, 0 broken, 2 not applicable; 4 drills in ")
+
+
+def test_pipelines_that_a_table_cannot_tell_apart_are_refused(
+    pipeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["drill", "clock-jump", "--pipeline", str(pipeline), "--pipeline", str(pipeline)]) == 2
+    assert "another pipeline is called 'checks' too" in capsys.readouterr().err
+
+
+def test_one_table_of_times_is_not_for_several_pipelines(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = ["--profile", str(pipeline.with_name("latency.json"))]
+    assert cli.run(["drill", "--pipeline", str(pipeline), "--pipeline", str(pipeline), *table]) == 2
+    assert "whose table is it?" in capsys.readouterr().err

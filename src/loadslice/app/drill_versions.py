@@ -32,6 +32,8 @@ SCALE = 1.5
 TOLERANCE = 0.05
 WATCH_S = 8.0
 CAUGHT_S_MAX = 60.0
+LOOK_S = 0.2
+"""Between two questions of how the rollout stands, which takes the server about a millisecond."""
 FILE_BYTES_MAX = 256 * 1024 * 1024
 
 Alter = Callable[[Path], None]
@@ -86,10 +88,13 @@ def _copied(field: Field, folder: Path) -> Path:
 
 
 def _models(folder: Path) -> list[Path]:
-    """Model files of a copy; those that no emulated device runs first, for its times may be of the old model alone."""
+    """Model files of a copy, the last stage's first: what earlier ones say decides how much work later ones have.
+
+    Those that an emulated device runs come at the end, for its times may be of the old model alone.
+    """
     pipeline = pipelines.load(folder / "pipeline.yaml")
     emulated = twins(pipeline)
-    stages = [stage for stage in pipeline.stages if stage.model is not None]
+    stages = [stage for stage in reversed(pipeline.stages) if stage.model is not None]
     stages.sort(key=lambda stage: bool(set(stage.engine_names) & set(emulated)))
     return [resolve_model(str(stage.model), folder) for stage in stages]
 
@@ -106,7 +111,7 @@ def stored_floats(model: onnx.ModelProto) -> list[onnx.TensorProto]:
 
 
 def _scaled(folder: Path) -> None:
-    """Scale the largest stored tensor of floats of the first model that has one."""
+    """Scale the largest stored tensor of floats of the last model that has one."""
     for path in _models(folder):
         model = onnx.load(path)
         if floats := stored_floats(model):
@@ -169,7 +174,9 @@ def bad_canary(field: Field) -> DrillResult:
         weight = float(desk.ask("GET", "/admin/rollout")["weight"])
         # One client, so that engines are idle often enough for the old version's requests to be asked again.
         with desk.traffic(1) as heards:
-            caught_s = wait_for(lambda: desk.ask("GET", "/admin/rollout")["state"] != "running", CAUGHT_S_MAX)
+            caught_s = wait_for(
+                lambda: desk.ask("GET", "/admin/rollout")["state"] != "running", CAUGHT_S_MAX, every_s=LOOK_S
+            )
         status = desk.ask("GET", "/admin/rollout")
         share = sum(heard.status == 200 for heard in heards) / max(1, len(heards))
         held = status["state"] == "rolled_back" and weight == steps[0]

@@ -12,7 +12,7 @@ from loadslice.app.evaluate_files import Bench, Opened
 from loadslice.spec.errors import InputError
 from loadslice.spec.evaluation import Evaluation
 from loadslice.spec.evaluation_report import EvaluationReport
-from loadslice.spec.files import encode_json, read_bytes, resolve_model, write_bytes
+from loadslice.spec.files import encode_json, read_bytes, resolve_model, resolved, write_bytes
 from loadslice.spec.pipeline import Pipeline
 
 FILE_BYTES_MAX = 512 * 1024 * 1024
@@ -82,7 +82,7 @@ def _add_pipeline(files: dict[str, bytes], opened: Opened, inside: str) -> None:
     folder = opened.folder
     files[f"{inside}/pipeline.yaml"] = read_bytes(opened.path)
     for relative in _named(opened.pipeline, folder):
-        path = (folder / relative).resolve()
+        path = resolved(folder / relative)
         if path.is_file():
             files[f"{inside}/{relative}"] = read_bytes(path, max_bytes=FILE_BYTES_MAX)
 
@@ -127,7 +127,7 @@ def _moved(wanted: Evaluation) -> dict[str, object]:
 def _without_paths(raw: bytes, bench: Bench) -> bytes:
     """Absolute paths of this machine's folders, replaced by a mark."""
     text = raw.decode()
-    for folder in {str(bench.path.parent.resolve()), str(Path.home()), str(Path.cwd())}:
+    for folder in {str(resolved(bench.path.parent)), str(Path.home()), str(Path.cwd())}:
         if folder != "/":
             text = text.replace(folder, "<folder>")
     return re.sub(r"/tmp/[^\s\"':;,)]+", "<scratch>", text).encode()  # noqa: S108 - taken out, not written to

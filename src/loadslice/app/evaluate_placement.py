@@ -217,8 +217,9 @@ def _layer(layer: LayerName, run: Run, seen: Seen, subject: Subject) -> None:
             subject.table = as_found(subject.table, _lone(run, seen, subject), subject.pipeline)
             keep(subject.table, run.out / "placements" / seen.name, "latency_found.json")
         seen.ramp = ramp.measure(
-            subject, step_s=wanted.step_s * subject.dilate**0.5, clients_max=wanted.clients_max, seed=wanted.seed
-        )
+            subject, step_s=wanted.step_s * subject.dilate**0.5, clients_max=wanted.clients_max, rounds=wanted.repeats,
+            seed=wanted.seed,
+        )  # fmt: skip
         if seen.correctness is not None:
             seen.loaded = correctness.under_load(seen.correctness, seen.ramp.heards, wanted.scheme)
     elif layer == "soak":

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from loadslice.evaluate.layers.lone import Lone
 from loadslice.evaluate.wire import Heard, StageTime
 from loadslice.policy.estimate import typical_ms
+from loadslice.sim.crowding import shared_threads
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import Pipeline, Stage
 from loadslice.spec.twin import dilation, twins
@@ -38,7 +39,7 @@ def as_found(table: LatencyTable, lone: Lone, pipeline: Pipeline) -> LatencyTabl
     spent_ms = [sum(time.queue_ms + time.copy_ms + time.compute_ms for time in heard.stages) for heard in heards]
     outside_ms = np.array([(heard.whole_ms or 0.0) - ms for heard, ms in zip(heards, spent_ms, strict=True)])
     emulated = bool(twins(pipeline))
-    compute_s = sum(time.copy_ms + time.compute_ms for heard in heards for time in heard.stages) / 1000
+    compute_s = sum(_threads_s(time, heard, pipeline) for heard in heards for time in heard.stages)
     # With twins this processor does a device's work too; what it used says nothing about the front.
     cpu_ms = None if emulated else max(0.0, 1000 * (lone.cpu_s - compute_s) / len(lone.heards))
     entries = _scaled(table, heards, pipeline)
@@ -66,6 +67,13 @@ def _windows(pipeline: Pipeline) -> dict[tuple[str, str], float]:
 def _handover_ms(time: StageTime, heard: Heard, windows: dict[tuple[str, str], float]) -> float:
     engine = _engine(time, heard)
     return max(0.0, time.queue_ms - windows.get((time.stage, engine), 0.0))
+
+
+def _threads_s(time: StageTime, heard: Heard, pipeline: Pipeline) -> float:
+    """Processor time of one stage of one request, as `study_rehearsal.in_engines_s` counts it."""
+    engine = _engine(time, heard)
+    threads = shared_threads(pipeline, engine) if engine in pipeline.engines else 1
+    return (time.copy_ms + time.compute_ms) / 1000 * threads
 
 
 def _engine(time: StageTime, heard: Heard) -> str:

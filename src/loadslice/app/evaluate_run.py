@@ -88,7 +88,7 @@ def _limits(bench: Bench) -> tuple[list[str], bool]:
     limits = []
     unknown = evaluate_files.unknown_variables(bench.placements)
     if unknown:
-        limits.append(f"Not known, so nobody can say whether it was the same: {', '.join(unknown)}.")
+        limits.append(f"Not known, so nobody can say whether it was the same: {', '.join(unknown).replace('_', ' ')}.")
     check = environment_files.compare(bench.environment, this_environment(), varied=bench.wanted.varied)
     if not check.same:
         changes = "; ".join(environment_files.words(one) for one in check.differences)

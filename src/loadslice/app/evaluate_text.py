@@ -45,8 +45,10 @@ def _words(layer: Layer, figures: dict[str, Any]) -> str:
     if layer.name == "ramp":
         knee, guess = get("knee") or {}, get("knee_predicted") or {}
         return (
-            f"knee at {_n(knee.get('clients'))} clients, {_n(knee.get('throughput_per_s'))}/s; predicted "
-            f"{_n(guess.get('throughput_per_s'))}/s ({_n(get('knee_error_pct'))} %)"
+            f"knee at {_n(knee.get('clients'))} clients, {_n(knee.get('throughput_per_s'))}/s"
+            f"{_between(knee.get('throughput_per_s_range'))}; predicted {_n(guess.get('clients'))} clients, "
+            f"{_n(guess.get('throughput_per_s'))}/s ({_signed(get('knee_clients_error_pct'))}, "
+            f"{_signed(get('knee_error_pct'))})"
         )
     if layer.name == "soak":
         return (
@@ -66,3 +68,11 @@ def _words(layer: Layer, figures: dict[str, Any]) -> str:
 
 def _n(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.3g}"
+
+
+def _signed(pct: float | None) -> str:
+    return "unknown" if pct is None else f"{pct:+.1f} %"
+
+
+def _between(ends: list[float] | None) -> str:
+    return "" if ends is None else f" (rounds {_n(ends[0])} to {_n(ends[1])})"

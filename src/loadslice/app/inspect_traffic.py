@@ -13,12 +13,15 @@ from loadslice.graph.buckets import Recorded, Sizes, Wanted, open_dimensions, tr
 from loadslice.graph.inputs import DIM_MAX
 from loadslice.spec.arrays import read_npz
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import reason
+from loadslice.spec.files import NOT_JSON, read_bytes
 from loadslice.spec.inspection import DynamicInput, TrafficSizes
 from loadslice.workload import importing
 
 COLUMNS = ("items", "tokens_in", "tokens_out")
 """Columns of a trace that count something a dimension can have."""
+
+SHAPES_BYTES_MAX = 1 << 30
+"""Twenty million requests; a larger file is a trace, or none."""
 
 _AXIS = re.compile(r"(.+)\[(\d+)\]$")
 
@@ -75,16 +78,12 @@ def _shapes(path: Path, dims: Mapping[str, str]) -> Shapes | None:
     if path.suffix != ".jsonl" or not path.is_file():
         return None
     found: Shapes = []
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read, {reason(error)}.") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_bytes(path, max_bytes=SHAPES_BYTES_MAX).splitlines(), 1):
         if not line.strip():
             continue
         try:
             found.append(msgspec.json.decode(line, type=dict[str, list[int]]))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NOT_JSON as error:
             if number == 1 and b"arrival_s" in line:
                 return None
             raise InputError(

@@ -44,6 +44,7 @@ class Asked(NamedTuple):
     scale_tokens: float
     apart: bool
     prices: Path | None
+    years: float | None
     out: Path | None
     as_json: bool
 
@@ -54,7 +55,8 @@ def plan_language(asked: Asked) -> LanguagePlan:
     Raises:
         InputError: A file cannot be used, or the trace is too short for so many stretches.
     """
-    from loadslice.plan.language import Limits, apart, candidates, judged, rents
+    from loadslice.plan.language import Limits, apart, candidates, judged
+    from loadslice.plan.language_rent import rents
     from loadslice.sim.language_world import fit_context, surroundings
     from loadslice.workload import trace as trace_file
 
@@ -70,7 +72,7 @@ def plan_language(asked: Asked) -> LanguagePlan:
     stretches = cut(fitted.trace, asked.stretches)
     limits = Limits(asked.first_token_ms, asked.between_tokens_ms, asked.quantile, asked.completed_share)
     priced = None if asked.prices is None else prices_file.load(asked.prices)
-    rent = None if priced is None else rents(language, priced, str(asked.prices))
+    rent = None if priced is None else rents(language, priced, str(asked.prices), asked.years)
     offered = list(candidates(language, profile, asked.threads, rent))
     if not offered:
         raise InputError(f"--threads {asked.threads}: no engine of the language file has so few.")
@@ -122,6 +124,7 @@ def _plan(
         stretches=asked.stretches,
         fleets=fleets,
         currency=currency,
+        years=asked.years,
         recommended=None if chosen is None else chosen.name,
         verdict=said,
         advantage=advantage,

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from loadslice.app.output import emit, say
 from loadslice.serve.access import Access
+from loadslice.serve.descriptors import raise_limit
 from loadslice.serve.language.server import LanguageServer
 from loadslice.serve.limits import MEBIBYTE, Limits
 from loadslice.serve.loop import new_loop
@@ -75,13 +76,15 @@ def serve_language(
     if profile is not None:
         known = load_profile(profile, language)
         language, costs = with_links(language, known), costs_of(known)
+    limits = Limits(body_bytes_max=max_body_mb * MEBIBYTE)
+    raise_limit(limits, ports=1)
     server = LanguageServer(
         language,
         resolve_model(language.model, path.parent),
         host=host,
         port=port,
         costs=costs,
-        limits=Limits(body_bytes_max=max_body_mb * MEBIBYTE),
+        limits=limits,
         access=None if tokens is None else Access(access.load(tokens)),
         journal=journal,
         console=console,

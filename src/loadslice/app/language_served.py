@@ -10,16 +10,19 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from loadslice.evaluate.language_client import Ask, Heard, send_apart
 from loadslice.policy.tokens import columns as c
+from loadslice.policy.tokens import desk
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.tables import fresh
-from loadslice.profiles.language_fit import Held, as_served, expected_ms
+from loadslice.profiles.language_fit import Held, as_served, expected_ms, handover_line
 from loadslice.serve.language.server import LanguageServer
 from loadslice.sim.language_check import call_desk
 from loadslice.spec.errors import InputError
@@ -29,11 +32,14 @@ from loadslice.spec.language_profile import LanguageProfile, ServingTime, costs_
 
 UTILISATION = 0.5
 """Of the busiest engine, in the load that is served for a profile."""
+HANDOVERS_LEAST = 20
+"""Of a link, to say what one takes."""
 ANSWER = 24
 LENGTHS = (24, 400)
 """Tokens of prompts and answers of that load."""
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 class ServedStep(msgspec.Struct, frozen=True):
@@ -45,11 +51,42 @@ class ServedStep(msgspec.Struct, frozen=True):
     pairs: int
     prompt_pairs: int
     began_ns: int
+    """When its engine could begin: it obeys in order, so after the KV that it was told to write or read before."""
     ended_ns: int
 
 
-def served_steps(journal: LanguageJournal) -> list[ServedStep]:
-    """Take a server's decisions again from its journal, and say what each step held and took.
+class ServedHandover(msgspec.Struct, frozen=True):
+    """One hand-over that was served."""
+
+    prefill: int
+    decode: int
+    tokens: int
+    export_ns: int
+    """From the end of the prompt's step to the answer of the engine that wrote."""
+    import_ns: int
+    """From when the engine that reads had nothing else to do to its answer."""
+    ended_ns: int
+
+
+class Served(NamedTuple):
+    """What engines did, in order of its ends."""
+
+    steps: list[ServedStep]
+    handovers: list[ServedHandover]
+
+
+class _Moving(NamedTuple):
+    """A hand-over on its way."""
+
+    prefill: int
+    decode: int
+    tokens: int
+    began_ns: int
+    exported_ns: int = 0
+
+
+def served(journal: LanguageJournal) -> Served:
+    """Take a server's decisions again from its journal, and say what each step held, and what steps and KV took.
 
     Raises:
         InputError: The journal is damaged.
@@ -60,23 +97,59 @@ def served_steps(journal: LanguageJournal) -> list[ServedStep]:
         links=np.array(journal.head.tables.links, np.int64),
     )
     state = fresh(tables, journal.head.file.max_sequences)
-    running: list[ServedStep | None] = [None] * len(journal.head.file.engines)
-    steps: list[ServedStep] = []
+    count_engines = len(journal.head.file.engines)
+    running: list[ServedStep | None] = [None] * count_engines
+    free_ns = [0] * count_engines
+    """By engine: when it last ended a step or had read KV."""
+    moving: dict[tuple[int, int], _Moving] = {}
+    found = Served([], [])
     values = journal.arguments["value"].to_numpy()
     place = 0
     for kind, now_ns, count in journal.events.iter_rows():
-        mine = values[place : place + count]
+        mine = [int(one) for one in values[place : place + count]]
         place += count
         if EVENTS[kind] == "step_done":
-            step = running[int(mine[0])]
+            step = running[mine[0]]
             if step is not None:
-                steps.append(msgspec.structs.replace(step, ended_ns=now_ns))
-        if not call_desk(kind, now_ns, mine, tables, state):
+                found.steps.append(msgspec.structs.replace(step, ended_ns=now_ns))
+            running[mine[0]], free_ns[mine[0]] = None, now_ns
+        elif EVENTS[kind] == "handover":
+            _moved(now_ns, mine, moving, running, free_ns, found.handovers)
+        if not call_desk(kind, now_ns, np.array(mine, np.int64), tables, state):
             raise InputError(f"journal: an event at {now_ns} ns cannot be taken again. Run `loadslice check` on it.")
         for effect in state.effects[: int(state.counters[c.C_EFFECTS])].tolist():
             if effect[c.F_KIND] == c.STEP:
                 running[effect[c.F_A]] = _held(state, effect[c.F_A], now_ns)
-    return steps
+            elif effect[c.F_KIND] == c.HAND_OVER:
+                tokens = int(state.sequences[effect[c.F_ROW], c.Q_COMPUTED])
+                key = (effect[c.F_ROW], effect[c.F_C])
+                moving[key] = _Moving(effect[c.F_A], effect[c.F_B], tokens, now_ns)
+    return found
+
+
+def _moved(
+    now_ns: int,
+    said: Sequence[int],
+    moving: dict[tuple[int, int], _Moving],
+    running: list[ServedStep | None],
+    free_ns: list[int],
+    found: list[ServedHandover],
+) -> None:
+    """KV has been written, or read: what its engine was told to compute next begins only now."""
+    row, epoch, what = said
+    one = moving.pop((row, epoch), None)
+    if one is None or what == desk.BROKEN:
+        return
+    engine = one.prefill if what == desk.EXPORTED else one.decode
+    step = running[engine]
+    if step is not None and step.began_ns >= (one.began_ns if what == desk.EXPORTED else one.exported_ns):
+        running[engine] = msgspec.structs.replace(step, began_ns=now_ns)
+    if what == desk.EXPORTED:
+        moving[row, epoch] = one._replace(exported_ns=now_ns)
+        return
+    export_ns, import_ns = one.exported_ns - one.began_ns, now_ns - max(one.exported_ns, free_ns[engine])
+    found.append(ServedHandover(one.prefill, one.decode, one.tokens, export_ns, import_ns, now_ns))
+    free_ns[engine] = now_ns
 
 
 def _held(state: State, engine: int, now_ns: int) -> ServedStep:
@@ -99,20 +172,34 @@ def _held(state: State, engine: int, now_ns: int) -> ServedStep:
 def held_by(steps: Sequence[ServedStep], profile: LanguageProfile, names: Sequence[str]) -> dict[str, list[Held]]:
     """Single steps by engine, with how much longer those that computed meanwhile should have made them."""
     held: dict[str, list[Held]] = {name: [] for name in names}
-    for step in steps:
-        company = 1.0
-        for other, longer in profile.beside.get(names[step.engine], {}).items():
-            shared = sum(
-                max(0, min(step.ended_ns, one.ended_ns) - max(step.began_ns, one.began_ns))
-                for one in steps
-                if names[one.engine] == other
-            )
-            company *= 1 + longer * min(1.0, shared / max(1, step.ended_ns - step.began_ns))
-        took_ms = (step.ended_ns - step.began_ns) / 1e6
-        held[names[step.engine]].append(
-            Held(step.prompt_tokens, step.rows, step.pairs, step.prompt_pairs, company, took_ms)
-        )
+    spans = {
+        name: np.array([(one.began_ns, one.ended_ns) for one in steps if names[one.engine] == name]).reshape(-1, 2)
+        for name in names
+    }
+    for index, name in enumerate(names):
+        mine = [one for one in steps if one.engine == index]
+        took_ns = np.maximum(1, spans[name][:, 1] - spans[name][:, 0])
+        company = np.ones(len(mine))
+        for other, longer in profile.beside.get(name, {}).items():
+            if other in spans:
+                company *= 1 + longer * shared_ns(spans[name], spans[other]) / took_ns
+        held[name] = [
+            Held(one.prompt_tokens, one.rows, one.pairs, one.prompt_pairs, float(times), float(took) / 1e6)
+            for one, times, took in zip(mine, company, took_ns, strict=True)
+        ]
     return held
+
+
+def shared_ns(spans: Ints, others: Ints) -> Floats:
+    """For how long each span runs beside others that do not overlap: [N, 2] and [M, 2] of when they began and ended."""
+    if not len(others):
+        return np.zeros(len(spans))
+    ordered = others[np.argsort(others[:, 0])]
+    before = np.concatenate(([0], np.cumsum(ordered[:, 1] - ordered[:, 0])))
+    busy = np.column_stack((before[:-1], before[1:])).reshape(-1)
+    knots = ordered.reshape(-1)
+    until: Floats = np.interp(spans, knots, busy)
+    return until[:, 1] - until[:, 0]
 
 
 def parts_of(steps: Sequence[ServedStep], profile: LanguageProfile, names: Sequence[str]) -> dict[str, list[float]]:
@@ -158,25 +245,47 @@ def under_load(
     """Serve a load on this machine and put what it says into a profile."""
     asks = load_for(profile, language, seconds=seconds, seed=seed)
     journal, heard = serve(profile, language, model, asks)
-    names = list(language.engines)
+    return as_seen(profile, served(journal), journal.requests.sort("tag"), heard, asks[-1].at_s)
+
+
+def as_seen(
+    profile: LanguageProfile, found: Served, requests: pl.DataFrame, heard: Sequence[Heard], seconds: float
+) -> LanguageProfile:
+    """A profile whose steps and hand-overs take what they took in a server.
+
+    Args:
+        profile: Of each engine alone.
+        found: Served.
+        requests: Of the journal, in order of arrival.
+        heard: What the client heard of each.
+        seconds: For which the load was served.
+    """
     engines = dict(profile.engines)
-    for name, held in held_by(served_steps(journal), profile, names).items():
+    names = list(engines)
+    for name, held in held_by(found.steps, profile, names).items():
         cost, noise = as_served(engines[name].cost, engines[name].shape, held)
         engines[name] = msgspec.structs.replace(engines[name], cost=cost, noise=noise or engines[name].noise)
-    inside = first_times_ms(journal)
-    outside = [one.first_ms for one in heard if one.first_ms is not None]
-    way_ms = float(np.median(outside) - np.median(inside)) if len(inside) and outside else 0.0
-    return msgspec.structs.replace(
-        profile,
-        engines=engines,
-        serving=ServingTime(request_ms=max(0.0, way_ms), seconds=asks[-1].at_s, requests=len(asks)),
-    )
+    handovers = []
+    for link in profile.handovers:
+        mine = [one for one in found.handovers if (names[one.prefill], names[one.decode]) == (link.from_, link.to)]
+        if len(mine) >= HANDOVERS_LEAST:
+            times_ms = [(one.export_ns + one.import_ns) / 1e6 for one in mine]
+            base_ms, token_us, spread = handover_line([one.tokens for one in mine], times_ms)
+            link = msgspec.structs.replace(
+                link, base_ms=base_ms, token_us=token_us, relative_sd=spread, n=link.n + len(mine)
+            )
+        handovers.append(link)
+    outside_ms = np.array([np.nan if one.first_ms is None else one.first_ms for one in heard])
+    ways_ms = outside_ms - first_times_ms(requests)
+    way_ms = max(0.0, float(np.nanmedian(ways_ms))) if np.isfinite(ways_ms).any() else 0.0
+    serving = ServingTime(request_ms=way_ms, seconds=seconds, requests=len(heard))
+    return msgspec.structs.replace(profile, engines=engines, handovers=handovers, serving=serving)
 
 
-def first_times_ms(journal: LanguageJournal) -> Floats:
-    """Arrival to first token as the desk saw it, of all requests that had one, in order of arrival."""
-    times = journal.requests.drop_nulls("first_ns").sort("tag")
-    return (times["first_ns"] - times["arrival_ns"]).to_numpy() / 1e6
+def first_times_ms(requests: pl.DataFrame) -> Floats:
+    """Arrival to first token as the desk saw it, of each request of a journal; NaN: it had none."""
+    times = (requests["first_ns"] - requests["arrival_ns"]).cast(pl.Float64)
+    return times.fill_null(np.nan).to_numpy() / 1e6
 
 
 def serve(

@@ -13,7 +13,7 @@ from loadslice.profiles import calibration, modelled, product_peak
 from loadslice.spec import latency
 from loadslice.spec.device import Device, PeakPrecision, part_of
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import resolve_model, stamp
+from loadslice.spec.files import resolve_model, resolved, stamp
 from loadslice.spec.latency import Entry, LatencyTable
 from loadslice.spec.pipeline import Stage
 from loadslice.spec.pipeline import load as load_pipeline
@@ -131,7 +131,7 @@ def _of_stage(
 ) -> Iterator[Entry]:
     """A stage on one engine: each bucket it is asked for, up to the batch its file asks for."""
     assert stage.model is not None
-    model = resolve_model(stage.model, path.resolve().parent)
+    model = resolve_model(stage.model, resolved(path).parent)
     accept = stage.accept.get(engine)
     largest = stage.batch[engine].size if engine in stage.batch else 1
     rows = list(ask.batches) or [count for count in BATCHES if count < largest] + [largest]

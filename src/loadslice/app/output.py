@@ -45,7 +45,8 @@ seed_option = click.option(
 def emit(document: Any, *, as_json: bool, text: Callable[[], Iterable[str]]) -> None:
     """Print a result once: as JSON, or as the lines ``text`` gives."""
     if as_json:
-        sys.stdout.write(encode_json(document).decode())
+        # JSON is UTF-8, whatever the terminal is.
+        click.echo(encode_json(document), nl=False)
         return
     for line in text():
         click.echo(line)

@@ -9,7 +9,7 @@ import yaml
 from loadslice.app.plan_model import Models, apart
 from loadslice.plan.fleet.candidate import pipeline_of, table_of
 from loadslice.plan.fleet.planner import Candidate
-from loadslice.spec.files import encode_json, write_bytes
+from loadslice.spec.files import encode_json, resolved, write_bytes
 from loadslice.spec.pipeline import Pipeline, Stage
 
 PIPELINE, LATENCY = "pipeline.yaml", "latency.json"
@@ -50,9 +50,9 @@ def write(candidate: Candidate, source: Path, folder: Path) -> list[str]:
     assert pipeline is not None, "it was simulated"
     table = table_of(design, mix.counts, mix.boxes, pipeline)
     write_bytes(folder / LATENCY, encode_json(table))
-    if source.resolve() != folder.resolve():
+    if resolved(source) != resolved(folder):
         for name in sorted(_modules(pipeline)):
-            relative = os.path.relpath(source.resolve(), folder.resolve())
+            relative = os.path.relpath(resolved(source), resolved(folder))
             write_bytes(folder / f"{name}.py", _PROXY.format(name=name, folder=relative).encode())
     write_bytes(folder / PIPELINE, text(_moved(pipeline, source, folder)).encode())
     return [PIPELINE]
@@ -120,7 +120,7 @@ def _moved_stage(stage: Stage, source: Path, folder: Path) -> Stage:
 def _seen(reference: str, source: Path, folder: Path) -> str:
     if reference.startswith("package:"):
         return reference
-    return os.path.relpath((source / reference).resolve(), folder.resolve())
+    return os.path.relpath(resolved(source / reference), resolved(folder))
 
 
 def text(pipeline: Pipeline) -> str:

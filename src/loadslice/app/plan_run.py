@@ -28,7 +28,7 @@ from loadslice.plan.sweep import Ledger, Runner, local
 from loadslice.plan.sweep_ray import cluster
 from loadslice.sim import simulate
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import stamp, write_bytes
+from loadslice.spec.files import sha256_file, stamp, write_bytes
 from loadslice.spec.plan import Objective, Plan
 
 SERVERS = (
@@ -126,7 +126,7 @@ def _key(asked: Asked, given: Given) -> str:
     digest = hashlib.sha256()
     for part in (*given, *given.models.paths.values()):
         if isinstance(part, Path) and part.is_file():
-            digest.update(part.read_bytes())
+            digest.update(sha256_file(part).encode())
         else:
             digest.update(repr(part).encode())
     digest.update(f"{asked.seed}".encode())

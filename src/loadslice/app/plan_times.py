@@ -14,7 +14,7 @@ from loadslice.app.output import guests, say
 from loadslice.graph import devices as catalogue
 from loadslice.spec.device import Device, PeakPrecision, part_of, power_curve, purchase_price, rent_per_hour
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import resolve_model
+from loadslice.spec.files import resolve_model, resolved
 from loadslice.spec.latency import Entry, LatencyTable
 from loadslice.spec.offers import Offer, Offers
 from loadslice.spec.pipeline import Pipeline
@@ -91,7 +91,7 @@ def _entries(path: Path, pipeline: Pipeline, asked: Sequence[To], shapes: Mappin
         for stage in pipeline.stages:
             if stage.model is None:
                 continue
-            model = resolve_model(stage.model, path.resolve().parent)
+            model = resolve_model(stage.model, resolved(path).parent)
             given = dict(shapes)
             if not stage.buckets and _is_open(model, given) and pipeline.inputs is not None:
                 walked = _walked(path, pipeline) if walked is None else walked

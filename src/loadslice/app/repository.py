@@ -19,7 +19,7 @@ from loadslice.serve.warm import FREE_SIDES, warm_models
 from loadslice.spec import pipeline as pipelines
 from loadslice.spec import repository
 from loadslice.spec.errors import InputError, OutputError
-from loadslice.spec.files import encode_json, reason, resolve_model, sha256_file, stamp, write_bytes
+from loadslice.spec.files import encode_json, opened, reason, resolve_model, resolved, sha256_file, stamp, write_bytes
 from loadslice.spec.functions import call_function
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.pipeline import Pipeline, Stage
@@ -59,8 +59,8 @@ def add(
         InputError: Something of it is not allowed here, or does not run.
     """
     served = pipelines.load(pipeline_file)
-    source = pipeline_file.resolve().parent
-    model = Model(repo.resolve() / repository.check_name(served.pipeline, "pipeline"))
+    source = resolved(pipeline_file).parent
+    model = Model(resolved(repo) / repository.check_name(served.pipeline, "pipeline"))
     name = version if version is not None else _next_version(model)
     target = model.version_folder(name)
     if target.exists():
@@ -141,10 +141,10 @@ def _copy(served: Pipeline, source: Path, folder: Path, *, allow_code: bool, ext
 
 def _beside(served: Pipeline, source: Path, *, allow_code: bool, extra: Sequence[Path]) -> list[Path]:
     """Files in the pipeline's folder that go with it: device files and tables of emulated engines, modules, extras."""
-    paths = [path.resolve() for path in extra]
+    paths = [resolved(path) for path in extra]
     for engine in served.engines.values():
         texts = [text for text in (engine.device, *engine.options.values()) if isinstance(text, str)]
-        paths.extend((source / text).resolve() for text in texts if (source / text).is_file())
+        paths.extend(resolved(source / text) for text in texts if (source / text).is_file())
     if allow_code:
         paths += sorted(source.glob(f"*{repository.CODE_SUFFIX}"))
     for path in paths:
@@ -208,7 +208,7 @@ def check_safetensors(path: Path) -> None:
     """
     try:
         size = path.stat().st_size
-        with path.open("rb") as stream:
+        with opened(path) as stream:
             length = int.from_bytes(stream.read(8), "little")
             if not 2 <= length <= min(SAFETENSORS_HEAD_BYTES_MAX, size - 8):
                 raise InputError(f"{path}: not a safetensors file (its head would be {length} bytes).")

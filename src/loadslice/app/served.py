@@ -12,6 +12,7 @@ from loadslice.serve.stages import LoadedStage
 from loadslice.spec import latency as latencies
 from loadslice.spec import pipeline as pipelines
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import resolved
 from loadslice.spec.repository import GOLDEN_FILE, PIPELINE_FILE, Model, find_model
 
 
@@ -44,7 +45,7 @@ class Source:
         """
         latency = None if self._profile is None else latencies.load(self._profile)
         if self.model is None:
-            folder = self._path.resolve().parent
+            folder = resolved(self._path).parent
             return Serving(twins.resolved(pipelines.load(self._path), folder, self._dilate), folder, latency)
         current = self.model.current()
         if current is None:
@@ -134,4 +135,4 @@ class Source:
         """Where a server on this remembers rollouts and quotas, unless told otherwise."""
         if self.model is not None:
             return self.model.folder / ".state" / "server.sqlite"
-        return self._path.resolve().parent / ".loadslice" / f"{self._path.stem}.sqlite"
+        return resolved(self._path).parent / ".loadslice" / f"{self._path.stem}.sqlite"

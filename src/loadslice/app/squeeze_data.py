@@ -10,7 +10,7 @@ from loadslice.backends.base import TensorInfo
 from loadslice.profiles import samples
 from loadslice.profiles.chain import close, open_steps, walk
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import resolve_model
+from loadslice.spec.files import resolve_model, resolved
 from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.pipeline import load as load_pipeline
 from loadslice.variants import recorded
@@ -46,7 +46,7 @@ def read(data: Path, inputs: Path | None, model: Path, infos: Sequence[TensorInf
         )
     frame = importing.load(data).frame
     if _is_pipeline(inputs):
-        frame = with_inputs(frame, load_pipeline(inputs), inputs.resolve().parent)
+        frame = with_inputs(frame, load_pipeline(inputs), resolved(inputs).parent)
     if "input" not in frame.columns:
         raise InputError(
             f"--data {data}: no column `input` says which input stands for a request. Import it with "
@@ -68,19 +68,19 @@ def _is_pipeline(path: Path) -> bool:
 
 def _tensors(place: Path, model: Path, infos: Sequence[TensorInfo]) -> Recorded:
     if _is_pipeline(place):
-        pipeline = twins.resolved(load_pipeline(place), place.resolve().parent, keeps_time=False)
+        pipeline = twins.resolved(load_pipeline(place), resolved(place).parent, keeps_time=False)
         return _of_pipeline(pipeline, place, model, infos)
     return recorded.of_folder(place, infos)
 
 
 def _of_pipeline(pipeline: Pipeline, path: Path, model: Path, infos: Sequence[TensorInfo]) -> Recorded:
     """What the pipeline's examples bring to the stage that runs ``model``, a row at a time."""
-    folder = path.resolve().parent
+    folder = resolved(path).parent
     stage = next(
         (
             one
             for one in pipeline.stages
-            if one.model is not None and resolve_model(one.model, folder) == model.resolve()
+            if one.model is not None and resolve_model(one.model, folder) == resolved(model)
         ),
         None,
     )

@@ -11,7 +11,7 @@ from loadslice.app.inputs import with_inputs
 from loadslice.app.output import keep, say
 from loadslice.profiles import samples
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import decode_yaml, write_bytes
+from loadslice.spec.files import decode_yaml, resolved, write_bytes
 from loadslice.spec.functions import load_function
 from loadslice.spec.pipeline import Pipeline, load
 from loadslice.spec.service import Service, StageChoice
@@ -39,9 +39,9 @@ def run(path: Path, trace: Path | None, seconds: float, out: Path, seed: int) ->
     from loadslice.profiles import service
 
     pipeline = load(path)
-    folder = path.resolve().parent
+    folder = resolved(path).parent
     target = folder / TUNED_FILE
-    if path.resolve() == target:
+    if resolved(path) == target:
         raise InputError(f"{path}: is where the result goes. Squeeze the pipeline that it was made from.")
     found = samples.of_pipeline(pipeline, folder)
     found = [found[index] for index in np.random.default_rng(seed).permutation(len(found))]
@@ -74,7 +74,7 @@ def _loads_from(target: Path, out: Path) -> bool:
         models = [stage.model for stage in load(target).stages if stage.model is not None]
     except InputError:
         return False  # absent, or nothing that is served
-    return any((target.parent / model).resolve().is_relative_to(out.resolve()) for model in models)
+    return any(resolved(target.parent / model).is_relative_to(resolved(out)) for model in models)
 
 
 def lines(record: Service) -> Iterator[str]:

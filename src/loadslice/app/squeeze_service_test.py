@@ -12,14 +12,16 @@ pytest.importorskip("openvino", reason="the extra 'squeeze' is not installed")
 
 from loadslice.app import squeeze_service
 from loadslice.app.cli import run
+from loadslice.backends.base import EngineError
 from loadslice.profiles import service
 from loadslice.profiles.chain import close, open_steps, walk
 from loadslice.profiles.samples import of_pipeline
 from loadslice.spec.files import stamp
-from loadslice.spec.pipeline import load
+from loadslice.spec.pipeline import Engine, load
 from loadslice.spec.service import Service
 from loadslice.spec.variant import CpuOffer
-from loadslice.variants import specimen
+from loadslice.variants import specimen, timing
+from loadslice.variants.bench import Artefact, Failure, Workbench
 
 STAGES = """
 import numpy as np
@@ -143,6 +145,31 @@ def test_bad_input_is_one_line(
     (folder / "p.yaml").write_text(PIPELINE.replace(*change))
     assert run([argument for argument in ARGUMENTS if argument not in ("--data", "t.parquet")]) == 2
     assert message in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_stage_of_which_nothing_can_be_proven_is_one_line(folder, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "mine.py").write_text(STAGES.replace("SCORE", "0, 1"))
+
+    def refuse(bench: Workbench, artefact: Artefact, engine: Engine) -> None:
+        bench.failures.append(Failure(artefact.name, artefact.target, artefact.scheme, "its runtime says no"))
+
+    monkeypatch.setattr(Workbench, "prove", refuse)
+    assert run(ARGUMENTS) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "stage 'look': nothing that was made of m.onnx runs" in said
+    assert "its runtime says no" in said
+    assert not (folder / "squeezed.yaml").exists()
+
+
+def test_a_runtime_that_fails_while_it_is_timed_is_one_line(folder, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "mine.py").write_text(STAGES.replace("SCORE", "0, 1"))
+
+    def fail(*_: object) -> None:
+        raise EngineError("onnxruntime: out of memory")
+
+    monkeypatch.setattr(timing, "in_turns", fail)
+    assert run(ARGUMENTS) == 2
+    assert "a runtime failed on what was recorded: onnxruntime: out of memory" in capsys.readouterr().err
 
 
 def test_a_trace_of_other_inputs_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

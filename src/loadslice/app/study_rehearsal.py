@@ -13,6 +13,7 @@ from loadslice.evaluate import assemble, compare, pace, payloads
 from loadslice.evaluate.rehearsed import Rehearsed, as_rehearsed, drift
 from loadslice.profiles.drift import Timing, within
 from loadslice.profiles.jobs import Key
+from loadslice.sim.crowding import shared_threads
 from loadslice.spec import journal as journals
 from loadslice.spec.latency import Drift, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import Pipeline
@@ -84,9 +85,7 @@ def rehearse(
         raise ServerError(f"the server completed none of {rows.height} requests: {reasons}")
     ways_ms = compare.handovers_ms(among)
     if cpu_ms is None:
-        # Engines of one thread compute for as long as they are busy, so that wall time is processor time here.
-        in_engines_s = float((alone["copy_ns"] + alone["compute_ns"]).sum()) / 1e9
-        cpu_ms = max(0.0, 1000 * (used_s - in_engines_s) / lone.height)
+        cpu_ms = max(0.0, 1000 * (used_s - in_engines_s(alone, studied.plan.pipeline)) / lone.height)
     found = f"median {np.median(extra_ms):.2f} ms in the front, {np.median(ways_ms):.2f} ms hand-over per stage"
     rehearsal = Rehearsal(
         front=_distribution(extra_ms),
@@ -96,6 +95,21 @@ def rehearse(
         rate_per_s=among["tag"].n_unique() / _span_s(among),
     )
     return rehearsal, f"{extra_ms.size} requests: {found}, {cpu_ms:.1f} ms of processor time"
+
+
+def in_engines_s(stages: pl.DataFrame, pipeline: Pipeline) -> float:
+    """Processor time that the simulator counts to engines: all of a slot's threads for as long as it is busy.
+
+    Threads of a slot may rest while others work. What is beside engines then counts for less than it was, by as much as
+    the simulator has engines take more: the sum is what was measured.
+
+    Args:
+        stages: Of lone requests, each of which was a batch by itself.
+        pipeline: As it was served.
+    """
+    threads = {name: shared_threads(pipeline, name) for name in pipeline.engines}
+    busy_ns = stages.select("engine", busy_ns=pl.col("copy_ns") + pl.col("compute_ns")).drop_nulls()
+    return float(sum(threads[engine] * ns for engine, ns in busy_ns.iter_rows())) / 1e9
 
 
 def at_pace(frame: pl.DataFrame, speed: float) -> pl.DataFrame:

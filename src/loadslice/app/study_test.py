@@ -205,6 +205,24 @@ def test_mild_traffic_is_as_far_apart_as_it_is_told_to_be() -> None:
     assert study_rehearsal.mild(at_once)["arrival_s"].to_list() == [0.0] * 3
 
 
+def test_an_engine_of_several_threads_counts_for_all_of_them_and_one_elsewhere_for_none() -> None:
+    engines = {
+        "one": Engine(backend="onnxruntime", threads=1),
+        "four": Engine(backend="openvino", device="CPU", threads=4),
+        "gpu": Engine(backend="openvino", device="GPU", threads=4),
+    }
+    stages = [Stage(name=name, variant="v", engine=name) for name in engines]
+    rows = pl.DataFrame(
+        {
+            "engine": ["one", "four", "gpu", "one"],
+            "copy_ns": [10_000_000, 0, 5, None],
+            "compute_ns": [90_000_000, 100_000_000, 10**12, None],
+        }
+    )
+    pipeline = Pipeline(version=1, pipeline="p", engines=engines, stages=stages)
+    assert study_rehearsal.in_engines_s(rows, pipeline) == pytest.approx(0.1 + 4 * 0.1)
+
+
 def test_a_plan_on_an_emulated_device_keeps_its_sheets_times_and_a_dilated_front_looks_faster() -> None:
     pipeline = Pipeline(
         version=1,

@@ -2,13 +2,14 @@
 
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from loadslice.app.output import say
+from loadslice.spec.address import web_address
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import reason
 from loadslice.spec.watch import Alert
@@ -31,8 +32,7 @@ def to_webhook(url: str) -> Outlet:
     Raises:
         InputError: Not an address.
     """
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise InputError(f"--webhook {url:.200}: not an address like http://127.0.0.1:9000/alerts.")
+    web_address(url, "--webhook")
     opener = urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler({}))
 
     def post(alert: Alert) -> None:
@@ -41,7 +41,7 @@ def to_webhook(url: str) -> Outlet:
         )
         try:
             opener.open(request, timeout=WEBHOOK_S_MAX).close()
-        except OSError as error:
+        except (OSError, ValueError, HTTPException) as error:
             say(f"--webhook: an alert could not be delivered, {getattr(error, 'reason', error)}")
 
     return post

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ from loadslice.evaluate.watch.drift import DriftWatch
 from loadslice.evaluate.watch.operation import OperationWatch, reading
 from loadslice.evaluate.watch.sensors import Sensors
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import read_bytes
+from loadslice.spec.files import NOT_JSON, read_bytes
 from loadslice.spec.watch import Alert, Baseline, Contrast, Reading, Sample, Samples, WatchReport
 
 SAMPLES_FILE = "samples.jsonl"
@@ -117,7 +118,7 @@ def load_samples(path: Path) -> Samples:
     try:
         head = msgspec.json.decode(lines[0] if lines else b"", type=Samples)
         rows = [msgspec.json.decode(line, type=Sample) for line in lines[1:]]
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise InputError(f"{path}: not a file of samples: {error}") from error
     signals = len(head.plan.signals)
     wrong = next((number for number, row in enumerate(rows) if len(row.values) != signals), None)
@@ -156,6 +157,7 @@ class Watch:
         outlets: Told of each alert.
         gauges: Shown to Prometheus.
         tell: Signal whose means by version the rollout is told, and the metric's name there.
+        is_live: Whether alerts are of now.
     """
 
     def __init__(
@@ -164,7 +166,10 @@ class Watch:
         outlets: Sequence[Outlet] = (),
         gauges: Gauges | None = None,
         tell: tuple[str, str] | None = None,
+        *,
+        is_live: bool = True,
     ) -> None:
+        self._is_live = is_live
         self._baseline = baseline
         self._outlets = outlets
         self._gauges = gauges
@@ -184,7 +189,9 @@ class Watch:
         if one is not None:
             alerts += self._operation.feed(one)
             self.absent = one.absent
-        for alert in alerts:
+        now_utc = datetime.now(UTC).isoformat(timespec="seconds") if self._is_live else None
+        for found in alerts:
+            alert = msgspec.structs.replace(found, said_utc=now_utc)
             self.alerts.append(alert)
             for outlet in self._outlets:
                 outlet(alert)

@@ -4,14 +4,15 @@ import os
 import time
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
 from loadslice.app import admin_client
 from loadslice.evaluate import scrape
 from loadslice.evaluate.scrape import Scrape
+from loadslice.spec.address import web_address
 from loadslice.spec.errors import InputError
 from loadslice.spec.watch import Samples, check_plan
 
@@ -25,8 +26,7 @@ def metrics(url: str) -> Scrape:
     Raises:
         InputError: It cannot be reached, or what it gives is no exposition.
     """
-    if not url.startswith(("http://", "https://")):
-        raise InputError(f"{url:.200}: not an address like http://127.0.0.1:8000.")
+    web_address(url, "URL")
     place = url.rstrip("/") + "/metrics"
     request = urllib.request.Request(place)  # noqa: S310 - the scheme has been checked
     if secret := os.environ.get(admin_client.ADMIN_TOKEN):
@@ -39,7 +39,7 @@ def metrics(url: str) -> Scrape:
     except urllib.error.HTTPError as error:
         with error:
             raise InputError(f"{place:.200}: refused with {error.code}; is it a loadslice server?") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise InputError(f"{place:.200}: cannot be read, {getattr(error, 'reason', error)}.") from error
 
 
@@ -84,5 +84,5 @@ def post_metric(admin_url: str, name: str, means: dict[str, float]) -> bool:
 
 def is_here(url: str) -> bool:
     """Whether a server runs on this machine, so that its sensors are ours."""
-    host = urlsplit(url).hostname or ""
+    host = web_address(url, "URL").hostname or ""
     return host == "localhost" or host == "::1" or host.startswith("127.")

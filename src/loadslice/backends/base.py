@@ -41,6 +41,10 @@ class EngineError(Exception):
     """A runtime failed while it ran a batch: the engine's fault, not the request's."""
 
 
+class NotPreparedError(EngineError):
+    """A batch that was made ready cannot be run so, and none of its model is made ready any more: `Session.run` it."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
     """One input or output of a model."""
@@ -122,7 +126,8 @@ class Prepares(Protocol):
             place: Asked for the outputs' memory.
 
         Returns:
-            Runs it, and raises `EngineError` where the runtime fails; ``None``: only `Session.run` runs it.
+            Runs it, and raises `NotPreparedError` where only `Session.run` can, `EngineError` where the runtime fails;
+            ``None``: only `Session.run` runs it.
 
         Raises:
             StageInputError: A feed has the wrong name, type or shape.

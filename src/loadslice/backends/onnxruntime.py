@@ -5,6 +5,7 @@ core its neighbour engine needs; one session serves all slots when a run uses on
 thread and shares the weights), otherwise every slot has a session, so that ``threads`` is per run; telemetry is off.
 """
 
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -18,14 +19,23 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import numpy as np
 import onnxruntime as ort
 
-from loadslice.backends.base import EngineError, Place, TensorInfo, check_feeds
+from loadslice.backends.base import EngineError, NotPreparedError, Place, TensorInfo, check_feeds
 from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import Engine
 from loadslice.spec.work import Tensor
 
 ort.disable_telemetry_events()
 
+log = logging.getLogger(__name__)
+
 CPU = "CPUExecutionProvider"
+
+_NOT_AS_BOUND = (
+    "The output OrtValue provided for output",
+    "OrtValue shape verification failed",
+    "Unexpected output data type",
+)
+"""What the runtime says where outputs are not as its model says they are; whatever else it says is about this batch."""
 
 GRAPH_LEVEL = "graph_optimization_level"
 """The one session setting that has neither a dot in its name nor a provider it belongs to."""
@@ -109,7 +119,12 @@ class OnnxRuntimeSession:
         rooms = self._rooms.get(slot)
         if rooms is None:
             rooms = self._rooms[slot] = _Rooms(self._sessions[slot % len(self._sessions)], self.inputs, self._names)
-        return rooms.find(shapes)
+        try:
+            return rooms.find(shapes)
+        except RuntimeError as error:
+            self._binds = False
+            log.warning("onnxruntime: inputs are copied from now on, it cannot bind them: %s", _first_line(error))
+            return None
 
     def run(self, feeds: Mapping[str, Tensor], slot: int = 0) -> dict[str, Tensor]:
         """See `loadslice.backends.base.Session.run`."""
@@ -140,17 +155,28 @@ class OnnxRuntimeSession:
             return None
         session = self._sessions[slot % len(self._sessions)]
         binding = session.io_binding()
-        for bind, tensors in ((binding.bind_input, feeds), (binding.bind_output, outputs)):
-            for name, tensor in tensors.items():
-                bind(name, "cpu", 0, tensor.dtype, tensor.shape, tensor.__array_interface__["data"][0])
+        try:
+            for bind, tensors in ((binding.bind_input, feeds), (binding.bind_output, outputs)):
+                for name, tensor in tensors.items():
+                    bind(name, "cpu", 0, tensor.dtype, tensor.shape, tensor.__array_interface__["data"][0])
+        except RuntimeError as error:
+            self._prepare_no_more(error)
+            return None
         return partial(self._run_prepared, session, binding)
 
     def _run_prepared(self, session: Any, binding: Any) -> None:
         try:
             session.run_with_iobinding(binding)
         except Exception as error:
-            self._output_sides = None  # perhaps its outputs are not as long as the model says: not again
+            if any(words in str(error) for words in _NOT_AS_BOUND):
+                self._prepare_no_more(error)
+                raise NotPreparedError(f"onnxruntime: {_first_line(error)}") from error
             raise EngineError(f"onnxruntime: {_first_line(error)}") from error
+
+    def _prepare_no_more(self, error: Exception) -> None:
+        if self._output_sides is not None:
+            self._output_sides = None
+            log.warning("onnxruntime: outputs are copied from now on, they cannot be bound: %s", _first_line(error))
 
     def describe(self) -> dict[str, str | int]:
         """See `loadslice.backends.base.Session.describe`."""

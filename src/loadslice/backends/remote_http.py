@@ -92,6 +92,7 @@ class Endpoint:
         self.url = _url(str(self.options["url"]), kind)
         self.host = self.url.netloc
         self.call_s = float(self.options.get("call_s", CALL_S))
+        self.reply_bytes_max = int(self.options.get("reply_mb_max", 0)) * 1_000_000 or REPLY_BYTES_MAX
         self.token = _token(self.options.get("token_env"), kind)
         self.context = _context(self.options.get("ca_file"), kind) if self.url.scheme == "https" else None
 
@@ -118,7 +119,6 @@ class Remote:
         self.kind, self.options = kind, self._endpoint.options
         self.url, self.host = self._endpoint.url, self._endpoint.host
         self._call_s = self._endpoint.call_s
-        self._reply_bytes_max = int(self.options.get("reply_mb_max", 0)) * 1_000_000 or REPLY_BYTES_MAX
         self._connections: list[http.client.HTTPConnection | None] = [None] * (engine.max_inflight + 1)
         self._asking = threading.Lock()
         self.calls = [Call() for _ in range(engine.max_inflight)]
@@ -197,7 +197,7 @@ class Remote:
         connection.request(method, self.url.path.rstrip("/") + path, body or None, headers)
         self._await(connection, call)
         response = connection.getresponse()
-        limit = self._reply_bytes_max if response.status == 200 else ERROR_BYTES_MAX
+        limit = self._endpoint.reply_bytes_max if response.status == 200 else ERROR_BYTES_MAX
         parts: list[bytes] = []
         while part := response.read1(1 << 20):
             parts.append(part)

@@ -18,6 +18,7 @@ from loadslice.backends.base import EngineError, TensorInfo, check_feeds
 from loadslice.backends.remote_http import Known, Remote, Reply, refusal
 from loadslice.spec.datatypes import BYTES, NUMPY, little_endian, name_of
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import NOT_JSON
 from loadslice.spec.pipeline import Engine
 from loadslice.spec.work import Tensor
 
@@ -73,7 +74,7 @@ class RemoteOipSession:
         reply = self.remote.post(slot, f"{self._path}/infer", headers, b"".join((head, *parts)))
         try:
             outputs = _outputs(reply)
-        except (ValueError, TypeError, KeyError, struct.error, msgspec.MsgspecError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, struct.error) as error:
             raise EngineError(f"{KIND}: {self.remote.host} gave what is no reply: {type(error).__name__}.") from error
         for info in self.outputs:
             if info.name not in outputs:
@@ -133,7 +134,7 @@ class RemoteOipSession:
     def _decoded(self, reply: Reply) -> dict[str, Any]:
         try:
             return msgspec.json.decode(reply.body, type=dict[str, Any])
-        except msgspec.MsgspecError as error:
+        except NOT_JSON as error:
             raise InputError(f"{KIND}: {self.remote.host} does not speak the Open Inference Protocol.") from error
 
 

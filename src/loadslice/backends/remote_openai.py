@@ -107,7 +107,7 @@ class RemoteOpenAiSession:
             text = choice["message"]["content"] if self._is_chat else choice["text"]
             usage = document.get("usage") or {}
             return str(text or ""), int(usage.get("prompt_tokens", -1)), int(usage.get("completion_tokens", -1))
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
             raise EngineError(f"{KIND}: {self.remote.host} gave what is no reply: {type(error).__name__}.") from error
 
     def _has(self, option: str) -> bool:
@@ -122,7 +122,7 @@ class RemoteOpenAiSession:
             raise refusal(self.remote, f"model '{self._name}'", reply)
         try:
             there = [str(one["id"]) for one in json.loads(reply.body)["data"]]
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise InputError(f"{KIND}: {self.remote.host} does not list models as OpenAI's interface does.") from error
         if self._name not in there:
             listed = ", ".join(there[:MODELS_NAMED]) or "none"

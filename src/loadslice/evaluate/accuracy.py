@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from loadslice.spec.files import NOT_JSON
 from loadslice.spec.replay import Accuracy
 
 Scorer = Callable[[list[str], list[str]], tuple[int, int]]
@@ -21,7 +22,7 @@ def texts_of(body: bytes) -> list[str] | None:
     """
     try:
         document: Any = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return None
     if not isinstance(document, dict):
         return None

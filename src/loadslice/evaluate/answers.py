@@ -17,6 +17,7 @@ import numpy.typing as npt
 from loadslice.evaluate.infer import DATATYPES
 from loadslice.evaluate.wire import Heard, Letter
 from loadslice.spec.evaluation_report import Alike
+from loadslice.spec.files import NOT_JSON
 
 Values = npt.NDArray[np.float64] | list[str]
 
@@ -65,7 +66,7 @@ def outputs(body: bytes, head_bytes: int | None = None) -> dict[str, Values] | N
     """
     try:
         document: Any = msgspec.json.decode(body if head_bytes is None else body[:head_bytes])
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return None
     if not isinstance(document, dict):
         return None

@@ -19,11 +19,13 @@ import polars as pl
 from loadslice.evaluate.wire import Heard, Letter, Line
 from loadslice.sim import simulate
 from loadslice.sim.record import A_HINT_NS
+from loadslice.sim.service import Service
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome
 from loadslice.spec.pipeline import Pipeline
 
 Float64s = npt.NDArray[np.float64]
+Int64s = npt.NDArray[np.int64]
 
 LOST_MAX = 3
 """Requests in a row that a client got no answer to, after which it takes the server for gone."""
@@ -164,13 +166,15 @@ def predict(
     known = {work.input for work in latency.inputs}
     names = [inputs[number % len(inputs)] for number in range(requests)] if known else None
     rate_per_s = clients * _LONE_PER_S
-    found = _settled(pipeline, latency, names, clients, requests, rate_per_s, seed)
+    start_ns = np.zeros(requests, np.int64)
+    start_ns[clients:] = (np.arange(requests - clients) * 1e9 / rate_per_s).astype(np.int64)
+    found = _settled(pipeline, latency, names, clients, start_ns, rate_per_s, seed)
     # What the front takes from the engines depends on the rate, which the loop itself decides.
     for _ in range(RATE_ROUNDS):
         if not found.throughput_per_s or abs(found.throughput_per_s / rate_per_s - 1) < RATE_CLOSE:
             break
         rate_per_s = found.throughput_per_s
-        found = _settled(pipeline, latency, names, clients, requests, rate_per_s, seed)
+        found = _settled(pipeline, latency, names, clients, start_ns, rate_per_s, seed)
     return found
 
 
@@ -179,17 +183,27 @@ def _settled(
     latency: LatencyTable,
     names: Sequence[str] | None,
     clients: int,
-    requests: int,
+    arrival_ns: Int64s,
     rate_per_s: float,
     seed: int,
 ) -> Flow:
-    """The loop's fixed point, on a machine that also serves the fronts of so many requests a second."""
+    """The loop's fixed point, on a machine that also serves the fronts of so many requests a second.
+
+    Args:
+        pipeline: As in `predict`.
+        latency: As in `predict`.
+        names: Of the inputs of all requests.
+        clients: As in `predict`.
+        arrival_ns: [requests] where to begin; changed to the arrivals that were found.
+        rate_per_s: Answers a second.
+        seed: As in `predict`.
+    """
+    requests = len(arrival_ns)
     frame = pl.DataFrame({"arrival_s": np.arange(requests) / rate_per_s})
     if names is not None:
         frame = frame.with_columns(input=pl.Series(names))
     prepared = simulate.prepare(frame, pipeline, latency, seed=seed)
-    arrival_ns = prepared.traffic.arrival_ns.copy()
-    arrival_ns[:clients] = 0
+    prepared = prepared._replace(service=_saturated(prepared.service, clients))
     for _ in range(requests // clients + 2):
         run = simulate.run(prepared._replace(traffic=prepared.traffic._replace(arrival_ns=arrival_ns)), seed=seed)
         ends_ns = arrival_ns + simulate.taken_ns(run)
@@ -197,7 +211,7 @@ def _settled(
         wanted_ns = np.concatenate([np.zeros(clients, np.int64), back_ns])[:requests]
         if (wanted_ns == arrival_ns).all():
             break
-        arrival_ns = wanted_ns
+        arrival_ns[:] = wanted_ns
     completed = run.record.outcome == Outcome.COMPLETED
     order = np.argsort(ends_ns[completed], kind="stable")
     return _flow(
@@ -207,6 +221,18 @@ def _settled(
         refused=int(_refused(run).sum()),
         failed=int((~completed).sum() - _refused(run).sum()),
     )
+
+
+def _saturated(service: Service, clients: int) -> Service:
+    """The machine as a closed loop finds it.
+
+    Fronts are short and do not wait their turn beside engines that keep the cores busy all the time: they have what
+    they need, and engines share what is left. Requests that keep a core busy are in nobody's front, so that as many
+    clients as cores are not crowded by fronts at all. A rate is a mean: that neighbours share slow periods moves it
+    hardly, and would make a short run a matter of luck.
+    """
+    fronts = min(service.background, max(0.0, clients - service.cores), 0.9 * service.cores)
+    return service._replace(cores=service.cores - fronts, background=0.0, likeness=0.0)
 
 
 def _refused(run: simulate.Run) -> npt.NDArray[np.bool_]:

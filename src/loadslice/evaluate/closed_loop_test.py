@@ -2,7 +2,7 @@ import pytest
 
 from loadslice.evaluate.checks import serving
 from loadslice.evaluate.closed_loop import drive, flow, predict
-from loadslice.evaluate.layers.ramp import knee_of
+from loadslice.evaluate.layers.knee import knee_of
 from loadslice.evaluate.wire import Letter, Line
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import Engine, Pipeline, Queue, Stage, check

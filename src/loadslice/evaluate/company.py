@@ -4,7 +4,8 @@ A passage progresses at ``1 / (crowding * (1 + company * (contention - 1)))`` (`
 a slot beside it, and when, stands in the journal. The contention is not known: every value of a range is tried.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -32,8 +33,9 @@ class Passages(NamedTuple):
     way_ms: Float64s
     """To the worker and back."""
     middle_s: Float64s
-    slower: Float64s
-    """[contentions, n] how much longer each took than it would have alone, if that were the contention."""
+    slower: Callable[[float], Float64s]
+    """Contention -> [n] how much longer each took than it would have alone, if that were it. Not kept for all that are
+    tried: a rehearsal of many requests would take a hundred times its own memory."""
 
 
 def passages(stages: pl.DataFrame, pipeline: Pipeline, service: Service) -> Iterator[Passages]:
@@ -68,7 +70,7 @@ def passages(stages: pl.DataFrame, pipeline: Pipeline, service: Service) -> Iter
             work_ms=work_ms,
             way_ms=np.maximum((end_ns - begin_ns) / 1e6 - work_ms, 0.0),
             middle_s=(begin_ns + end_ns) / 2e9,
-            slower=machine.slower(begin_ns, end_ns, *place),
+            slower=partial(machine.slower, begin_ns, end_ns, *place),
         )
 
 
@@ -91,16 +93,15 @@ class _Machine:
         self._busy = np.cumsum(change)[:-1]
         """Threads, from each instant to the next."""
 
-    def slower(self, begin_ns: Float64s, end_ns: Float64s, stage: int, engine: int) -> Float64s:
-        """[contentions, n] time taken over time alone."""
+    def slower(self, begin_ns: Float64s, end_ns: Float64s, stage: int, engine: int, contention: float) -> Float64s:
+        """[n] time taken over time alone."""
         service, threads = self._service, int(self._service.threads[engine])
         if threads == 0 or not np.isfinite(service.cores):
-            return np.ones((len(CONTENTIONS), len(begin_ns)))
+            return np.ones(len(begin_ns))
         company = np.clip((self._busy - threads) / service.company[stage, engine], 0.0, 1.0)
         crowding = np.maximum(1.0, (self._busy + service.background) / service.cores)
-        speed = 1 / (crowding * (1.0 + company * (CONTENTIONS[:, None] - 1.0)))
-        progress_ns = np.zeros((len(CONTENTIONS), len(self._at_ns)))
-        np.cumsum(speed * np.diff(self._at_ns), axis=1, out=progress_ns[:, 1:])
+        speed = 1 / (crowding * (1.0 + company * (contention - 1.0)))
+        progress_ns = np.concatenate([np.zeros(1), np.cumsum(speed * np.diff(self._at_ns))])
         from_, to = np.searchsorted(self._at_ns, begin_ns), np.searchsorted(self._at_ns, end_ns)
-        slower: Float64s = (end_ns - begin_ns) / (progress_ns[:, to] - progress_ns[:, from_])
+        slower: Float64s = (end_ns - begin_ns) / (progress_ns[to] - progress_ns[from_])
         return slower

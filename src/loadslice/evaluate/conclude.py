@@ -74,7 +74,8 @@ def _headline(verdict: Verdict, found: Sequence[Seen], fired: Sequence[Rule], wa
     if len(found) == 1:
         return f"Pass: {found[0].name} keeps every floor."
     others = ", ".join(seen.name for seen in found if not seen.reference)
-    return f"Pass: {others} no worse than {wanted.reference_name}, by the floors of the file."
+    keeps = "keeps" if len(found) == 2 else "keep"
+    return f"Pass: {others} {keeps} every floor of the file beside {wanted.reference_name}."
 
 
 _MEASURES: dict[LayerName, Callable[[Seen, Evaluation], Judged | None]] = {

@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import polars as pl
 import pytest
@@ -63,11 +64,41 @@ def test_a_run_that_is_another_replica_is_covered_and_one_of_a_machine_half_as_f
     other = fidelity.predict(session, pipeline(), table(), seed=500, count=20)
     alike = fidelity.stretch("all", rows, 0.0, [prediction] * 20, other.drifting)
     assert all(figure.covered >= 17 for figure in alike.figures if figure.unit == "ms")
-    assert fidelity.coverage([alike]) > 0.7
+    assert (fidelity.coverage([alike]) or 0.0) > 0.85
     slow = [seen.with_columns(pl.col("latency_ms") * 2) for seen in other.drifting]
     (p50, *_) = fidelity.stretch("all", rows, 0.0, [prediction] * 20, slow).figures
     assert p50.covered == 0
     assert p50.error == pytest.approx(-50, abs=8)
+
+
+def test_what_could_not_miss_does_not_count_as_covered() -> None:
+    seen = pl.DataFrame(
+        {"row": range(9), "due_s": np.arange(9.0), "outcome": ["completed"] * 9, "latency_ms": 100.0, "path": "a"}
+    )
+    off = Prediction(
+        [seen], [seen.with_columns(latency_ms=pl.lit(ms)) for ms in (140.0, 150.0, 160.0)], pl.DataFrame(), 0.5
+    )
+    found = fidelity.stretch("1", seen["row"], 0.0, [off], [seen])
+    rates = {one.figure: one for one in found.figures}
+    assert rates["error rate"].covered == 1
+    assert rates["p50"].covered == 0
+    none = [one for one in found.figures if one.figure == "error rate"]
+    only = msgspec.structs.replace(found, figures=none)
+    assert fidelity.coverage([only]) is None
+    lost = msgspec.structs.replace(none[0], measured=[0.1])
+    assert fidelity.coverage([msgspec.structs.replace(found, figures=[lost])]) == 0.0
+
+
+def test_too_high_once_and_too_low_once_is_an_error_of_its_size() -> None:
+    seen = pl.DataFrame(
+        {"row": range(9), "due_s": np.arange(9.0), "outcome": ["completed"] * 9, "latency_ms": 100.0, "path": "a"}
+    )
+    both = [
+        Prediction([one], [one, one], pl.DataFrame(), 0.5)
+        for one in (seen.with_columns(latency_ms=pl.lit(ms)) for ms in (80.0, 120.0))
+    ]
+    p50 = fidelity.stretch("1", seen["row"], 0.0, both, [seen, seen]).figures[0]
+    assert (p50.error, p50.error_size) == (pytest.approx(0.0), pytest.approx(20.0))
 
 
 def test_errors_are_percent_and_of_the_error_rate_points() -> None:

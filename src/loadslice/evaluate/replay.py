@@ -6,9 +6,9 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from http.client import HTTPResponse
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, build_opener
 
@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from loadslice.evaluate import accuracy, loadgen, payloads
+from loadslice.spec.address import web_address
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import Stamp, write_bytes
 from loadslice.spec.outcome import OUTCOMES
@@ -49,19 +50,9 @@ def target(url: str, *, allow_remote: bool) -> Target:
     Raises:
         InputError: Not an http URL, or an address that is not this machine's.
     """
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise InputError(f"URL '{url}': {error}. Give one like http://127.0.0.1:8000.") from error
-    if parts.username is not None or parts.password is not None:
-        # Said without the URL: it would stand in terminals, logs and results from here on.
-        raise InputError(
-            "URL: holds a user or a password, which every result and message would show. Give it without them."
-        )
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError(f"URL '{url}': not like http://127.0.0.1:8000.")
-    if not allow_remote and not _is_loopback(parts.hostname, port or 80):
+    parts = web_address(url, "URL")
+    assert parts.hostname is not None
+    if not allow_remote and not _is_loopback(parts.hostname, parts.port or 80):
         raise InputError(
             f"URL '{url}': '{parts.hostname}' is not this machine. Load on somebody else's server needs --allow-remote."
         )
@@ -89,7 +80,7 @@ def _only_pipeline(where: Target) -> str:
     try:
         with _open(f"{where.base}/v1/pipelines") as answer:
             names = [entry["name"] for entry in msgspec.json.decode(answer.read(1 << 20))["pipelines"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, HTTPException) as error:
         raise InputError(
             f"URL '{where.url}': no path, and the server does not list pipelines. Add the endpoint's path."
         ) from error
@@ -127,8 +118,8 @@ def require_server(where: Target) -> None:
             raise InputError(
                 f"{where.base}: the server says it is not ready (503). Wait for it, or see its log."
             ) from error
-    except (URLError, OSError) as error:
-        reason = getattr(error, "reason", error)
+    except (OSError, ValueError, HTTPException) as error:
+        reason = getattr(error, "reason", error) or "it breaks off"
         raise InputError(
             f"{where.base}: nobody answers there ({reason}). Start it with `loadslice serve PIPELINE --http PORT`."
         ) from error

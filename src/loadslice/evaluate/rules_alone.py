@@ -238,14 +238,23 @@ def scheduling_dominates(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
 
 
 def knee_off(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:
-    """The prediction missed."""
-    error = seen.ramp.knee_error if seen.ramp is not None else None
-    if error is None or abs(error) <= ramps.KNEE_WITHIN:
+    """The prediction missed: the machine changed meanwhile, or load does something that single requests do not show."""
+    found = seen.ramp
+    if found is None or found.knee is None or found.knee_error is None or abs(found.knee_error) <= ramps.KNEE_WITHIN:
         return None
-    return rule(
-        "knee-mispredicted", seen, "The knee was not where the profile put it: the machine was not as it was profiled.",
-        f"{error:+.1%}", "note",
-    )  # fmt: skip
+    evidence = f"rate {found.knee_error:+.1%}, clients {found.clients_error or 0.0:+.1%}"
+    if found.knee.throughput_range is not None:
+        spread = found.knee.throughput_range
+        evidence += f"; {found.knee.rounds} rounds from {spread.low:.4g} to {spread.high:.4g}/s"
+    if found.drift is not None:
+        evidence += f"; one client took {found.drift:+.1%} longer than single requests before"
+    moved = found.clients_error is not None and abs(found.clients_error) <= ramps.KNEE_WITHIN
+    cause = (
+        "the machine became faster or slower meanwhile; the knee's clients were where they had been predicted"
+        if moved
+        else "load does something here that single requests do not show, or the machine was unsteady"
+    )
+    return rule("knee-mispredicted", seen, f"The knee was not where it had been predicted: {cause}.", evidence, "note")
 
 
 def attribution_open(seen: Seen, _: Seen, __: Evaluation) -> Rule | None:

@@ -42,7 +42,7 @@ def seen(name: str) -> Seen:
         lone=Lone([heard(10, 10)] * 20, interval=Interval(low=9.9, high=10.1), small=True),
         ramp=Ramp(
             knee=Knee(clients=2, throughput_per_s=100.0, clients_most_power=2),
-            knee_predicted=Knee(clients=2, throughput_per_s=101.0, clients_most_power=2),
+            knee_foretold=Knee(clients=2, throughput_per_s=101.0, clients_most_power=2),
             busy={"npu": 0.9},
             measured=[Flow(1, 50.0, 10.0, 11.0, 50, 0, 0)],
         ),
@@ -143,7 +143,7 @@ FIRES: dict[str, list[Change]] = {
         put("attribution", parts_ms={"compute": 4.0, "copy": 1.0, "queueing": 1.0, "scheduling": 3.0, "front": 0.5,
                                      "transport": 0.5}),
     ],
-    "knee-mispredicted": [put("ramp", knee_predicted=Knee(clients=2, throughput_per_s=120.0, clients_most_power=2))],
+    "knee-mispredicted": [put("ramp", knee_foretold=Knee(clients=2, throughput_per_s=120.0, clients_most_power=2))],
     "attribution-open": [put("attribution", unexplained_ms=0.5)],
     "no-benefit": [],
     "pays": [put("", cost_per_hour=0.5)],

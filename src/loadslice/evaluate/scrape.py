@@ -14,6 +14,7 @@ class Scrape:
     """All samples of one scrape."""
 
     at_s: float
+    """On a clock of the reader's that never goes back; only differences mean something."""
     values: dict[tuple[str, Labels], float]
 
     def where(self, name: str, **labels: str) -> Iterator[tuple[dict[str, str], float]]:
@@ -41,7 +42,7 @@ def read(text: str, at_s: float) -> Scrape:
 
     Args:
         text: As the server gave it.
-        at_s: When.
+        at_s: See `Scrape`.
 
     Raises:
         ValueError: It is none.

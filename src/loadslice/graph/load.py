@@ -18,7 +18,7 @@ from onnx import external_data_helper
 
 from loadslice.graph.values import element_bits
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import reason
+from loadslice.spec.files import reason, resolved
 
 MODEL_BYTES_MAX = 2**31 - 1
 """A protobuf message cannot be larger; bigger models keep their weights in external files."""
@@ -197,16 +197,16 @@ def _check_external(tensor: onnx.TensorProto, path: Path) -> None:
         raise InputError(f"{path}: tensor '{tensor.name}': external data without a location.")
     if pure.is_absolute() or PureWindowsPath(location).drive or ".." in pure.parts:
         raise InputError(f"{place} points outside the model's folder. Save the model with its data beside it.")
-    folder = path.parent.resolve()
+    folder = resolved(path.parent)
     target = folder / location
     try:
-        resolved = target.resolve()
-        if not resolved.is_relative_to(folder):
+        real = resolved(target)
+        if not real.is_relative_to(folder):
             raise InputError(f"{place} is a link that leaves the model's folder. Put the data itself beside the model.")
-        if not resolved.is_file():
+        if not real.is_file():
             raise InputError(f"{place} is missing. Put the file beside the model.")
-        status = resolved.stat()
-    except (OSError, RuntimeError, ValueError) as error:
+        status = real.stat()
+    except (OSError, ValueError) as error:
         raise InputError(f"{place} cannot be opened: {error}.") from error
     if status.st_nlink > 1:
         raise InputError(f"{place} is hard-linked to a file elsewhere. Put a copy of its own beside the model.")

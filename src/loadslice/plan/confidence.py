@@ -132,7 +132,6 @@ def confidence(
     kinds = {name: engine.kind for fleet in fleets for name, engine in fleet.engines.items()}
     found = _experiments(
         candidates,
-        own,
         budget,
         months,
         assumed,
@@ -301,7 +300,6 @@ def _winner(
 
 def _experiments(
     candidates: Sequence[Candidate],
-    own: int,
     budget: Budget,
     months: int,
     assumed: Sequence[Assumption],
@@ -318,9 +316,11 @@ def _experiments(
             for one in assumed
         }
         table = _table(candidates, budget, months, factors, OUTER * INNER)
-        paid = table.paid.reshape(len(candidates), OUTER, INNER).mean(axis=2)
+        draws = table.paid.reshape(len(candidates), OUTER, INNER)
+        # Chosen on one half of the draws and priced on the other: the least of noisy means flatters itself.
+        guess, paid = draws[:, :, ::2].mean(axis=2), draws[:, :, 1::2].mean(axis=2)
         # After a result one takes the fleet of least expected cost; it is right as often as it is then the best.
-        chosen = paid.argmin(axis=0)
+        chosen = guess.argmin(axis=0)
         followed = np.repeat(chosen, INNER)
         right = table.best(followed) == followed
         found.append(
@@ -330,7 +330,8 @@ def _experiments(
                 hours=trial.hours,
                 cost=trial.cost(budget.money.hour_cost),
                 survives_after=float(right.mean()),
-                worth=float(np.mean(paid[own] - paid.min(axis=0))),
+                # Against the fleet that one would take unasked, which is also that of least expected cost.
+                worth=max(0.0, float(np.mean(paid[guess.mean(axis=1).argmin()] - paid[chosen, np.arange(OUTER)]))),
             )
         )
     return sorted(found, key=lambda one: (one.cost if one.cost is not None else one.hours, one.name))

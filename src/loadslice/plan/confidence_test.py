@@ -88,6 +88,14 @@ def test_knowing_what_decides_is_worth_no_more_than_knowing_everything() -> None
     assert max(worth.values()) <= (made.expected_loss or 0) * 1.15
 
 
+def test_an_experiment_is_not_credited_with_what_one_would_do_without_it() -> None:
+    # The other fleet is the better bet already, so asking for a quote, which changes nothing, is worth nothing.
+    near = fleet("cpu-only", {"cpu": engine("cpu", 40)}, latency_ms=latency(195.0))
+    made = confidence([near, DEAR], "cpu-only", BUDGET, PRICES, times={"cpu": wide("cpu", 0.4)}, carries=CARRIES)
+    worth = {one.name: one.worth or 0.0 for one in made.experiments}
+    assert worth["ask for a price quote"] < 0.01 * worth["profile on this machine: loadslice profile"]
+
+
 def test_fleets_that_cannot_be_compared_are_named_with_the_reason() -> None:
     unpriced = fleet("npu-only", {"npu": engine("npu", 1, price_purchase=None)})
     lossy = fleet("hybrid", {"gpu": engine("gpu", 1)}, error_rate=0.5)

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from loadslice.plan.language_rent import Rent, of_fleet
 from loadslice.sim.draws import t_95
 from loadslice.sim.language import summarise
 from loadslice.sim.language_compare import run_router
@@ -22,7 +23,6 @@ from loadslice.spec.language import Language, LanguageEngine, Link, RouterPolicy
 from loadslice.spec.language_plan import Estimate, LanguageFleet, Structure, Verdict
 from loadslice.spec.language_profile import LanguageProfile
 from loadslice.spec.language_simulation import LanguageSimulation, Tail
-from loadslice.spec.prices import Prices, part_of
 
 CAPACITY_STEPS = 7
 """Halvings of the search for a capacity: within 3 % of it."""
@@ -53,7 +53,7 @@ class Candidate(NamedTuple):
     language: Language
     profile: LanguageProfile
     per_hour: float | None = None
-    """Rent of all engines."""
+    """Rent of all engines, purchases spread over years."""
 
     @property
     def threads(self) -> int:
@@ -81,27 +81,8 @@ def apart(profile: LanguageProfile) -> LanguageProfile:
     return msgspec.structs.replace(profile, beside={name: {} for name in profile.engines})
 
 
-def rents(language: Language, prices: Prices, place: str) -> dict[str, float]:
-    """What an hour of each engine costs, by its name: of the price file's part of that name, else of its device.
-
-    Raises:
-        InputError: An engine has no rent.
-    """
-    found = {}
-    for name, engine in language.engines.items():
-        part = part_of(prices, name, engine.device)
-        if part is None or part.rent_per_hour is None:
-            known = f"'{name}'" if engine.device is None else f"'{name}' or '{engine.device}'"
-            raise InputError(
-                f"{place}: parts: engine {known} has no rent_per_hour. A plan for a language file has no years to "
-                "spread a purchase over: state the hour of what is bought, too."
-            )
-        found[name] = part.rent_per_hour
-    return found
-
-
 def candidates(
-    language: Language, profile: LanguageProfile, threads_max: int, rent: Mapping[str, float] | None = None
+    language: Language, profile: LanguageProfile, threads_max: int, rent: Mapping[str, Rent] | None = None
 ) -> Iterator[Candidate]:
     """Fleets of up to so many threads: shared ones with whole prompts and with chunks, splits of every proportion.
 
@@ -116,7 +97,7 @@ def candidates(
     def per_hour(first: int, second: int) -> float | None:
         if rent is None:
             return None
-        return second * rent[both] + (first * rent[prefill] if prefill is not None else 0.0)
+        return of_fleet(rent, {both: second} | ({} if prefill is None else {prefill: first}))
 
     each = language.engines[both].threads
     chunks = sorted({language.engines[both].chunk or 64, 4 * (language.engines[both].chunk or 64)})

@@ -14,10 +14,10 @@ from loadslice.plan.language import (
     estimate,
     judged,
     recommended,
-    rents,
     roles_of,
     verdict,
 )
+from loadslice.plan.language_rent import Rent, of_fleet, rents
 from loadslice.sim.language_test import fleet, prompts
 from loadslice.sim.language_world_test import profile
 from loadslice.spec.errors import InputError
@@ -120,9 +120,24 @@ def test_what_a_fleet_costs_is_rent_where_that_is_known() -> None:
     assert verdict([msgspec.structs.replace(one, per_hour=None) for one in fleets], 2)[0] != "none holds"
 
 
-def test_a_price_that_is_missing_or_a_purchase_is_asked_for() -> None:
+def test_a_price_that_is_missing_or_a_purchase_without_years_is_asked_for() -> None:
     bought = Prices(currency="EUR", parts={"decode": Part(purchase=100.0)})
-    with pytest.raises(InputError, match="'decode' has no rent_per_hour"):
+    with pytest.raises(InputError, match=r"engine 'decode' has a purchase. Say over how many years .* --years 3"):
         rents(fleet(links=False), bought, "prices.yaml")
-    with pytest.raises(InputError, match=r"prices.yaml: parts: engine 'decode'"):
+    with pytest.raises(InputError, match=r"prices.yaml: parts: engine 'decode' has neither"):
         rents(fleet(), Prices(currency="EUR"), "prices.yaml")
+
+
+def test_a_purchase_is_spread_over_its_years_and_what_is_owned_is_not_bought() -> None:
+    hours = 2 * 365.25 * 24
+    parts = {"decode": Part(purchase=2 * hours, spares_share=0.5, owned=1), "prefill": Part(rent_per_hour=3.0)}
+    rent = rents(fleet(), Prices(currency="EUR", parts=parts), "prices.yaml", years=2)
+    # Two an hour for each that is bought; half of the price a year for spare parts of every one.
+    assert of_fleet(rent, {"decode": 1}) == pytest.approx(2.0)
+    assert of_fleet(rent, {"decode": 3, "prefill": 2}) == pytest.approx(3 * 2.0 + 2 * 2.0 + 2 * 3.0)
+
+
+def test_engines_of_one_part_own_what_there_is_of_it_together() -> None:
+    rent = {name: Rent("cpu", 0.0, 1.0, owned=2) for name in ("a", "b")}
+    assert of_fleet(rent, {"a": 2, "b": 2}) == 2.0
+    assert of_fleet(rent, {"a": 1, "b": 1}) == 0.0

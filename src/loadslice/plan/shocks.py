@@ -13,6 +13,7 @@ import numpy as np
 
 from loadslice.plan.money.bill import Bill
 from loadslice.plan.money.years import Array, Shocks
+from loadslice.sim.draws import t_95
 from loadslice.spec.latency import Entry
 
 SPREAD = 0.25
@@ -39,7 +40,7 @@ class Assumption:
     @property
     def bounds_95(self) -> tuple[float, float]:
         """Factors that 95 of 100 draws lie between."""
-        half = self.sd * (_t_95(self.freedom) if self.freedom else Z_95)
+        half = self.sd * (t_95(self.freedom) if self.freedom else Z_95)
         return math.exp(-half), math.exp(half)
 
     def draw(self, rng: np.random.Generator, worlds: int) -> Array:
@@ -47,26 +48,6 @@ class Assumption:
         raw = rng.standard_t(self.freedom, worlds) if self.freedom else rng.standard_normal(worlds)
         most = math.log(FACTOR_MAX)
         return np.asarray(np.exp(np.clip(self.sd * raw, -most, most)), np.float64)
-
-
-_T_95 = {
-    1: 12.706,
-    2: 4.303,
-    3: 3.182,
-    4: 2.776,
-    5: 2.571,
-    6: 2.447,
-    8: 2.306,
-    10: 2.228,
-    15: 2.131,
-    20: 2.086,
-    30: 2.042,
-}
-"""Student's t, two-sided 95 %, by degrees of freedom; what lies between takes the next that is listed."""
-
-
-def _t_95(freedom: int) -> float:
-    return next((value for known, value in _T_95.items() if known >= freedom), Z_95)
 
 
 def price_of(line: str) -> str:

@@ -30,6 +30,7 @@ from loadslice.plan.fleet.candidate import Policy
 from loadslice.plan.fleet.judge import Verdict
 from loadslice.plan.fleet.problem import Float64s, Int64s, Problem, fixed_per_hour, packed, purchase
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import NOT_JSON
 from loadslice.spec.simulation import LatencyMs
 
 WORTH = 0.05
@@ -112,7 +113,7 @@ class Ledger:
         for line in path.read_bytes().splitlines():
             try:
                 kept = decoder.decode(line)
-            except msgspec.DecodeError:
+            except NOT_JSON:
                 continue
             if kept.key == self._key:
                 self._known[tuple(kept.counts)] = _verdict(kept)

@@ -253,6 +253,8 @@ def fill(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn
             row[c.R_TRIAL] = 0
         if left > 0:
             uncount(state, engine, priority, lane, left, left_rows, left_ns)
+            if state.engines[engine, c.N_QUEUED] == 0:
+                break
     batch[c.B_TRIAL] = trial
     batch[c.B_COUNT] = count
     batch[c.B_ROWS] = rows

@@ -11,11 +11,11 @@ def set_timer(state: State, engine: int, at_ns: int) -> None:
     if state.timers[node] == at_ns:
         return
     state.timers[node] = at_ns
+    earliest = at_ns
+    # Up to the root always: where a change ends nobody can guess, and a wrong guess costs more than a few levels.
     while node > 1:
+        earliest = min(earliest, state.timers[node ^ 1])
         node >>= 1
-        earliest = min(state.timers[2 * node], state.timers[2 * node + 1])
-        if state.timers[node] == earliest:
-            break
         state.timers[node] = earliest
 
 

@@ -17,14 +17,14 @@ import msgspec
 import numpy as np
 
 from loadslice.backends import probe
-from loadslice.backends.base import Session, open_backend
+from loadslice.backends.base import EngineError, Session, open_backend
 from loadslice.backends.python_stage import open_python_stage
 from loadslice.profiles import service_pipeline, service_rate, service_stage
 from loadslice.profiles.chain import Step, close, walk
 from loadslice.profiles.service_pipeline import Tuned
 from loadslice.profiles.service_stage import WORTH, Option, Subject
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import resolve_model, stamp
+from loadslice.spec.files import resolve_model, resolved, stamp
 from loadslice.spec.pipeline import Pipeline, Stage
 from loadslice.spec.service import SCHEMA, Rate, Service, Trial
 from loadslice.spec.work import Sample, Work
@@ -108,8 +108,15 @@ def squeeze(order: Order, out: Path) -> tuple[Service, dict[str, Any]]:
         The record, and the tuned pipeline as a document that belongs beside the source's file.
 
     Raises:
-        InputError: Nothing to squeeze, too few inputs, or a stage refuses one.
+        InputError: Nothing to squeeze, too few inputs, a stage refuses one, or a runtime fails.
     """
+    try:
+        return _squeeze(order, out)
+    except EngineError as error:
+        raise InputError(f"{order.path}: a runtime failed on what was recorded: {error}") from error
+
+
+def _squeeze(order: Order, out: Path) -> tuple[Service, dict[str, Any]]:
     models = [stage for stage in order.pipeline.stages if stage.model is not None]
     if not models or any(stage.from_ is not None or stage.to is not None for stage in models):
         raise InputError(f"{order.path}: squeezing a service needs stages of whole models; see `loadslice squeeze -h`.")
@@ -137,7 +144,7 @@ def squeeze(order: Order, out: Path) -> tuple[Service, dict[str, Any]]:
             untuned, best, wall, cpu, mark = _rates(order, source, tuned, judge)
     finally:
         close(source)
-    made = service_pipeline.document(order.document, tuned, files, best[0], order.path.resolve().parent)
+    made = service_pipeline.document(order.document, tuned, files, best[0], resolved(order.path).parent)
     record = Service(
         pipeline=str(order.path), metric=judge.name, floor=floor, source_metric=own, tuned_metric=mark,
         judged_inputs=len(judge.samples), stages=[

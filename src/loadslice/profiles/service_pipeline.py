@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from loadslice.profiles.service_stage import Option
+from loadslice.spec.files import replacing
 from loadslice.spec.service import Rate, StageChoice
 
 _SHORT = {"onnxruntime": "ort", "openvino": "ov"}
@@ -52,6 +53,9 @@ def keep(tuned: Mapping[str, Tuned], out: Path) -> dict[str, Path]:
 
     Returns:
         Stage to the file to load.
+
+    Raises:
+        OutputError: It cannot be written there.
     """
     files: dict[str, Path] = {}
     for name, one in tuned.items():
@@ -60,7 +64,8 @@ def keep(tuned: Mapping[str, Tuned], out: Path) -> dict[str, Path]:
             continue
         for path in artefact.files:
             target = out / f"{name}-{artefact.name}{path.suffix}"
-            shutil.copyfile(path, target)
+            with replacing(target) as temporary:
+                shutil.copyfile(path, temporary)
             files.setdefault(name, target)
     return files
 
@@ -117,6 +122,8 @@ def _stage(stage: Mapping[str, Any], one: Tuned, file: Path | None, folder: Path
     kept = {key: value for key, value in stage.items() if key not in about_engines}
     if file is not None:
         kept["model"] = os.path.relpath(file, folder)
+        # Times are known by variant: a profile of the source says nothing about this file, and is refused for it.
+        kept["variant"] = f"{stage.get('variant') or stage['name']}-{one.option.proof.artefact.name}"
     kept["engine"] = one.engine
     bits = one.option.proof.artefact.scheme.weight_bits
     if bits in (4, 8):

@@ -10,6 +10,7 @@ import numpy as np
 
 from loadslice.backends.base import Session, open_backend
 from loadslice.backends.gather import bucket_of, bucket_shape, gather
+from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import Engine, Stage
 from loadslice.spec.service import StageCandidate
 from loadslice.spec.variant import CpuOffer
@@ -81,6 +82,9 @@ def explore(
 
     Returns:
         What could not be built or run.
+
+    Raises:
+        InputError: None of them could.
     """
     bench = _bench(subject, offer, folder, tell)
     untuned = open_backend("onnxruntime").load(subject.model, Engine(backend="onnxruntime", threads=1))
@@ -91,6 +95,13 @@ def explore(
         for engine in bench.cpu_engines(artefact)
         if (proof := bench.prove(artefact, msgspec.structs.replace(engine, threads=1))) is not None
     ]
+    if not proofs:
+        untuned.close()
+        why = f"; {bench.failures[0].name}: {bench.failures[0].why}" if bench.failures else ""
+        raise InputError(
+            f"stage '{subject.stage.name}': nothing that was made of {subject.model.name} runs on what was "
+            f"recorded{why}. See more with `loadslice squeeze {subject.model}`, or leave the stage as it is."
+        )
     tell(f"{subject.stage.name}: timing {len(proofs)} candidates")
     base = Contender("untuned", untuned, panel)
     contenders = [

@@ -1,5 +1,6 @@
 """What one server's administration answers: the handlers behind `admin`'s paths, and the ports they are reached on."""
 
+import asyncio
 import logging
 import os
 from dataclasses import dataclass
@@ -74,6 +75,8 @@ class Administration:
         self._server = server
         self._guard = guard
         self._switches = switches
+        self._orders: set[asyncio.Future[Reply]] = set()
+        """Being carried out."""
         self.admin = Admin()
         self.admin.add("GET", "/admin/server", self._describe)
         self.admin.add("GET", "/admin/engines", self._engines)
@@ -91,6 +94,13 @@ class Administration:
             front.routes[path] = {method: partial(self._answer, method) for method in methods}
 
     async def _answer(self, method: str, call: Call) -> Reply:
+        order = asyncio.ensure_future(self._carry_out(method, call))
+        self._orders.add(order)
+        order.add_done_callback(self._orders.discard)
+        # To its end, though whoever gave it hangs up: half a reload would leave models loaded that nobody serves.
+        return await asyncio.shield(order)
+
+    async def _carry_out(self, method: str, call: Call) -> Reply:
         asked = call.head.query.encode() if method == "GET" else call.body
         status, document = await self.admin.answer(method, call.head.path, asked)
         if method == "POST":

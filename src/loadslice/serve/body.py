@@ -62,36 +62,32 @@ class Bodies:
 
 
 class Body:
-    """One body that comes in pieces.
-
-    A body whose length is known is received straight into its place: no piece of it is copied.
+    """One body of known length that comes in pieces, received straight into its place: no piece of it is copied.
 
     Args:
         bodies: Counts it.
-        length: What ``Content-Length`` says; ``None``: it comes in chunks.
+        length: What ``Content-Length`` says.
         json_bytes: How much of it stands before binary tensors; those are placed where runtimes may read them.
     """
 
-    __slots__ = ("_bodies", "_chunks", "_filled", "_length", "_view", "held_bytes")
+    __slots__ = ("_bodies", "_filled", "_view", "held_bytes")
 
-    def __init__(self, bodies: Bodies, length: int | None, json_bytes: int) -> None:
+    def __init__(self, bodies: Bodies, length: int, json_bytes: int) -> None:
         self._bodies = bodies
-        self._length = length
         self._filled = 0
         self.held_bytes = 0
         """Counted among the held bytes on behalf of this body."""
-        self._chunks = bytearray()
-        self._view = memoryview(b"") if length is None else _placed(length, json_bytes)
+        self._view = _placed(length, json_bytes)
 
     @property
     def room(self) -> memoryview:
-        """Where the rest of a body of known length belongs."""
+        """Where the rest of it belongs."""
         return self._view[self._filled :]
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it is there; a chunked body's end is known to the parser only."""
-        return self._filled == self._length
+        """Whether all of it is there."""
+        return self._filled == len(self._view)
 
     def received(self, count: int) -> None:
         """Count bytes that were put into `room`.
@@ -99,28 +95,14 @@ class Body:
         Raises:
             RefusalError: 503, many bodies that found room when they began are too much together.
         """
-        self._hold(count)
-        self._filled += count
-
-    def add(self, part: bytes) -> None:
-        """Take a piece of a chunked body.
-
-        Raises:
-            RefusalError: 413 too large, 503 no room.
-        """
-        if len(self._chunks) + len(part) > self._bodies.limits.body_bytes_max:
-            raise RefusalError(413, f"the body has more than {self._bodies.limits.body_bytes_max} bytes", close=True)
-        self._hold(len(part))
-        self._chunks += part
-
-    def taken(self) -> memoryview:
-        """The whole body."""
-        return memoryview(self._chunks) if self._length is None else self._view
-
-    def _hold(self, count: int) -> None:
         self._bodies.check_room(count)
         self._bodies.held_bytes += count
         self.held_bytes += count
+        self._filled += count
+
+    def taken(self) -> memoryview:
+        """The whole body."""
+        return self._view
 
 
 ALIGNMENT = 64

@@ -1,6 +1,10 @@
+import gc
+import weakref
+
 import pytest
 
 from loadslice.serve.body import ALIGNMENT, Bodies, Body
+from loadslice.serve.chunks import ChunkedBody
 from loadslice.serve.head import HeadReader
 from loadslice.serve.limits import Limits
 from loadslice.serve.refusals import RefusalError
@@ -20,13 +24,30 @@ def test_bodies_that_grow_at_the_same_time_are_bounded_together() -> None:
 
 
 def test_a_body_that_comes_in_chunks_is_bounded_by_itself() -> None:
-    body = Body(Bodies(Limits(body_bytes_max=10)), None, 0)
-    body.add(b"12345")
-    body.add(b"67890")
-    with pytest.raises(RefusalError, match="more than 10 bytes") as refused:
-        body.add(b"1")
-    assert refused.value.status == 413
+    bodies = Bodies(Limits(body_bytes_max=10))
+    head = HeadReader(Limits()).read(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+    body = ChunkedBody(bodies, head, memoryview(bytearray(100)))
+    body.feed(b"5\r\n12345\r\n5\r\n67890\r\n")
     assert bytes(body.taken()) == b"1234567890"
+    assert bodies.held_bytes == body.held_bytes == 10
+    with pytest.raises(RefusalError, match="more than 10 bytes") as refused:
+        body.feed(b"1\r\n1\r\n")
+    assert refused.value.status == 413
+
+
+@pytest.mark.parametrize("sent", [b"3\r\nabc\r\n0\r\n\r\n", b"3\r\nabc\r\n"])
+def test_a_body_in_chunks_is_freed_when_nobody_has_it_any_more_and_not_by_the_garbage_collector(sent) -> None:
+    head = HeadReader(Limits()).read(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+    gc.disable()
+    try:
+        body = ChunkedBody(Bodies(Limits()), head, memoryview(bytearray(100)))
+        body.feed(sent)
+        body.leave()
+        alive = weakref.ref(body)
+        del body
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("json_bytes", [0, 1, 63, 64, 200])

@@ -1,17 +1,19 @@
 """The HTTP connection: one client's requests, one after the other, over a compiled parser and no framework.
 
-Rules of this file: one request at a time is with the handler, what a client sends ahead waits here, and when that is
-much the client is not read from; nothing here waits for a client without a limit; every byte held for a client is
-counted. A client that leaves takes its request with it.
+Rules of this file: one request at a time is with the handler, what a client sends ahead waits (`incoming`), and when
+that is much the client is not read from; nothing here waits for a client without a limit; every byte held for a client
+is counted. A client that leaves takes its request with it.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from loadslice.serve.body import CONTINUE, Body
-from loadslice.serve.chunks import Chunks
-from loadslice.serve.head import END, Head, not_http
+from loadslice.serve.body import CONTINUE
+from loadslice.serve.head import Head
+from loadslice.serve.incoming import AHEAD_BYTES_MAX, Incoming
+from loadslice.serve.outgoing import Outgoing
 from loadslice.serve.refusals import RefusalError
 from loadslice.serve.reply import CLOSE, KEEP, Reply, refuse, render
 
@@ -23,8 +25,8 @@ log = logging.getLogger(__name__)
 LINGER_S = 2.0
 """How long what a refused client still sends is read and thrown away, so that it gets to read the refusal."""
 
-AHEAD_BYTES_MAX = 1 << 16
-"""What a client may send of its next requests while one is being answered; with more, it is not read from."""
+HEAD_S = 5.0
+"""How long a request's head may take to arrive while there are too many connections, or on one that is reserved."""
 
 UNSENT_BYTES_MAX = 1 << 14
 """A connection that has this much to send that the operating system has not accepted counts as one that does not read:
@@ -35,22 +37,20 @@ class Connection(asyncio.BufferedProtocol):
     """One client's connection."""
 
     __slots__ = (
-        "_ahead",
-        "_body",
-        "_chunks",
         "_cut_off",
-        "_discarded",
         "_handler",
-        "_is_blocked",
-        "_is_closing",
+        "_incoming",
         "_is_paused",
         "_is_sending",
+        "_outgoing",
         "_server",
         "_transport",
         "free_s",
         "head",
         "heard_s",
         "held_bytes",
+        "is_blocked",
+        "is_closing",
         "is_reserved",
         "job",
         "received_ns",
@@ -60,21 +60,18 @@ class Connection(asyncio.BufferedProtocol):
         self._server = server
         self._handler = server.handler
         self._transport: asyncio.Transport | None = None
-        self._ahead = b""
-        """Received and not looked at yet."""
-        self._body: Body | None = None
-        """The body that is being received."""
-        self._chunks: Chunks | None = None
-        """Its parser, where it comes in chunks."""
-        self._discarded = 0
-        """Bytes of a body that nobody wants, still to come; -1: all that comes."""
+        self._incoming = Incoming(server, self)
+        self._outgoing: Outgoing | None = None
+        """What is left of a large reply."""
         self._cut_off: asyncio.TimerHandle | None = None
-        self._is_blocked = False
-        self._is_closing = False
         self._is_paused = False
         self._is_sending = False
+        self.is_blocked = False
+        """Whether the client does not read what it was sent."""
+        self.is_closing = False
+        """Whether the connection ends with the request that is being received or answered, if there is one."""
         self.head: Head | None = None
-        """Of the request that is being received or answered."""
+        """Of that request."""
         self.job: object = None
         """Whatever the handler keeps with that request; ``None``: it keeps nothing."""
         self.received_ns = 0
@@ -88,15 +85,18 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is lost when it is closed: no request is being handled, waits, or is likely on its way."""
-        return (
-            self.head is None
-            and not self._ahead
-            and not self._is_blocked
-            and self._transport is not None
-            and not self._transport.is_closing()
-            and self._server.loop.time() - self.heard_s >= self._server.limits.idle_s
-        )
+        """Whether nothing is lost when it is closed: no request is being handled, waits, or is likely on its way.
+
+        A head that has not become whole within `HEAD_S` is nothing: a thousand of them would shut everybody out.
+        """
+        if self.head is not None or self.is_blocked or self._transport is None or self._transport.is_closing():
+            return False
+        now_s, limits = self._server.loop.time(), self._server.limits
+        if self._incoming.ahead:
+            return now_s - self.free_s >= HEAD_S
+        return now_s - self.heard_s >= limits.idle_s
+
+    # Of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection, or tell the client that there are too many."""
@@ -105,76 +105,72 @@ class Connection(asyncio.BufferedProtocol):
         self.is_reserved = count >= limits.connections_max and not server.close_idle()
         self._transport = transport = cast(asyncio.Transport, transport)
         if self.is_reserved and count >= limits.connections_max + limits.connections_reserved:
-            refusal = RefusalError(503, "too many connections", retry_after_ns=1_000_000_000, close=True)
-            transport.write(render(refuse(refusal), server.date(), CLOSE))
-            self._is_closing = True
-            transport.close()
+            self._turn_away(transport)
             return
         server.connections.add(self)
         transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX, low=0)
 
     def get_buffer(self, _size_hint: int) -> memoryview:
         """Where the next bytes go: straight into the body they belong to, where that is known."""
-        body = self._body
-        if body is not None and self._chunks is None:
-            return body.room
-        return self._server.scratch
+        body = self._incoming.body
+        return self._server.scratch if body is None else body.room
 
     def buffer_updated(self, count: int) -> None:
         """The client has sent something."""
         self.heard_s = self._server.loop.time()
-        body = self._body
         try:
-            if body is not None and self._chunks is None:
-                body.received(count)
-                if body.is_whole:
-                    self._body_is_whole(body)
-                return
-            data = bytes(self._server.scratch[:count])
-            if self._discarded:
-                data = self._discard(data)
-            if self._chunks is not None:
-                self._feed_chunks(data)
-            elif data:
-                self._ahead = self._ahead + data if self._ahead else data
-                if self.head is None and not self._is_blocked:
-                    self._next()
-                elif len(self._ahead) > AHEAD_BYTES_MAX:
-                    self._pause()
+            self._incoming.take(count)
         except RefusalError as refusal:
             self._refuse(refusal)
 
     def eof_received(self) -> bool:
-        """The client sends no more, which cannot be told from having left: it gets no reply either."""
+        """The client sends no more, which cannot be told from having left: it gets no reply but what is on its way.
+
+        Returns:
+            Whether the connection stays open for that.
+        """
+        self.is_closing = True
+        if self._outgoing is not None:
+            return True
+        self._end_in_time()
         return False
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The connection is gone, whoever closed it."""
         self._forget_cut_off()
-        self._server.connections.discard(self)
+        self._server.left(self)
         self._transport = None
-        self._is_closing = True
+        self.is_closing = True
         head, self.head = self.head, None
-        self._drop_body()
+        self._incoming.drop()
+        del self._incoming  # it refers to us: both would wait for the garbage collector
+        if self._outgoing is not None:
+            self._outgoing.stop()
+            self._outgoing = None
         if head is not None:
             self._handler.gone(self)
             self._release()
-        self._server.left()
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as we write: it has `Limits.reply_timeout_s` from here."""
-        self._is_blocked = True
-        self._forget_cut_off()
-        self._cut_off = self._server.loop.call_later(self._server.limits.reply_timeout_s, self._cut)
+        """The client does not read as fast as we write: a whole reply has `Limits.reply_timeout_s` from here."""
+        self.is_blocked = True
+        if not self._is_sending:
+            self._cut_after(self._server.limits.reply_timeout_s, self._cut)
 
     def resume_writing(self) -> None:
         """All that was written has been accepted."""
-        self._is_blocked = False
+        self.is_blocked = False
+        if self._outgoing is not None:
+            self._push(self._outgoing)
+            if self._outgoing is not None:
+                return
         self._forget_cut_off()
         if self._is_sending:
             self._sent()
-        elif self.head is None and self._ahead:
+        elif self.head is None and self._incoming.ahead:
             self._continue()
+
+    # What the handler answers.
 
     def reply(self, reply: Reply) -> None:
         """Answer the request that is being handled."""
@@ -189,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
     def is_last(self) -> bool:
         """Whether the connection is closed after this request, whatever is answered."""
         return (
-            self._is_closing
+            self.is_closing
             or self.head is None
             or not self.head.keeps_alive
             or self.is_reserved
@@ -220,45 +216,36 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._handler.bodies.held_bytes += size
         self.held_bytes += size
-        self._is_closing = self._is_closing or close
+        self.is_closing = self.is_closing or close
         if size > UNSENT_BYTES_MAX:
-            transport.writelines(parts)
+            self._outgoing = Outgoing(transport, parts, self._lets_go)
+            self._push(self._outgoing)
         else:
             transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
-        if self._is_blocked:
+        self.finish()
+
+    def write(self, data: bytes) -> None:
+        """Send part of a reply that is made bit by bit; see `streamed`."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def finish(self) -> None:
+        """The reply has been written; it is sent when the client has taken it."""
+        if self.is_blocked or self._outgoing is not None:
             self._is_sending = True
         else:
             self._sent()
 
-    def begin_stream(self, head: bytes) -> None:
-        """Send the head of a reply whose body comes bit by bit: in chunks, or until the connection closes.
+    def _push(self, outgoing: Outgoing) -> None:
+        transport = self._transport
+        while transport is not None and not self.is_blocked and not transport.is_closing():
+            if outgoing.push():
+                self._outgoing = None
+                return
 
-        Args:
-            head: Status line and headers, each line ended, without those about length, connection and date.
-        """
-        if self._transport is None or self.head is None:
-            return
-        framing = b"Transfer-Encoding: chunked\r\n" if self.head.is_http11 else b""
-        close = self.is_last or not self.head.is_http11
-        self._is_closing = self._is_closing or close
-        self._transport.write(b"".join((head, self.date, self.connection_line(close=close), framing, b"\r\n")))
-
-    def stream(self, data: bytes) -> None:
-        """Send a bit of such a body. A client that does not read is cut off like any other."""
-        if self._transport is None or self.head is None or not data:
-            return
-        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self.head.is_http11 else data)
-
-    def end_stream(self) -> None:
-        """Say that such a body is whole."""
-        if self._transport is None or self.head is None:
-            return
-        if self.head.is_http11:
-            self._transport.write(b"0\r\n\r\n")
-        if self._is_blocked:
-            self._is_sending = True
-        else:
-            self._sent()
+    def _lets_go(self) -> None:
+        """A slow client's reply has been copied."""
+        self._handler.copied(self)
 
     def _sent(self) -> None:
         """The reply has gone; whatever came next may be looked at."""
@@ -268,192 +255,58 @@ class Connection(asyncio.BufferedProtocol):
         self.head = None
         self._release()
         self.free_s = self._server.loop.time()
-        if self._is_closing:
-            self._linger()
-        elif self._ahead and not self._is_blocked:
+        if self.is_closing:
+            self._close_politely()
+        elif self._incoming.ahead and not self.is_blocked:
             # Not from here: a client that sends many at once would keep all others waiting.
             self._server.loop.call_soon(self._continue)
         elif self._is_paused:
             self._resume()
 
     def _continue(self) -> None:
-        if self.head is not None or self._is_closing or self._transport is None or self._is_blocked:
+        if self.head is not None or self.is_closing or self._transport is None or self.is_blocked:
             return
         try:
-            self._next()
+            self._incoming.next()
         except RefusalError as refusal:
             self._refuse(refusal)
-        if self._is_paused and len(self._ahead) <= AHEAD_BYTES_MAX:
+        if self._is_paused and len(self._incoming.ahead) <= AHEAD_BYTES_MAX:
             self._resume()
 
-    def _next(self) -> None:
-        """Look at what has come where a message begins.
+    # What comes in.
 
-        Raises:
-            RefusalError: It is no request, or is refused at sight.
+    def body_begins(self, *, waits: bool) -> None:
+        """A body is received from now on, and has `Limits.body_timeout_s`.
+
+        Args:
+            waits: Whether the client wants to be told to send it.
         """
-        data = self._ahead
-        end = data.find(END)
-        if end == 0 or data.startswith(b"\r\n"):
-            # RFC 9112, 2.2: empty lines before a request are skipped.
-            self._ahead = data = data.lstrip(b"\r\n")
-            end = data.find(END)
-        if end < 0:
-            if len(data) > self._server.limits.head_bytes_max:
-                raise not_http()
-            return
-        end += len(END)
-        if end > self._server.limits.head_bytes_max:
-            raise not_http()
-        self._ahead = b""
-        head = self.head = self._server.heads.read(data[:end])
-        try:
-            wanted = self._handler.begin(head, self)
-            waits = self._handler.bodies.check(head) if wanted and head.has_body else False
-        except RefusalError:
-            self._skip(head, data[end:])
-            raise
-        length = head.body_bytes
-        if not head.has_body:
-            self._ahead = data[end:]
-            self._handler.handle(head, b"", self)
-        elif not wanted:
-            self._skip(head, data[end:])
-            self._handler.handle(head, b"", self)
-        elif length is not None and len(data) - end >= length and not waits:
-            self._ahead = data[end + length :]
-            self.held_bytes += length
-            self._handler.bodies.held_bytes += length
-            self._handler.handle(head, data[end : end + length], self)
-        else:
-            self._receive(head, data[end:], waits=waits)
-
-    def _receive(self, head: Head, begun: bytes, *, waits: bool) -> None:
-        """Go on receiving a body.
-
-        Raises:
-            RefusalError: What has come of it is wrong already.
-        """
-        self._body = Body(self._handler.bodies, head.body_bytes, _json_bytes(head))
         if waits and self._transport is not None:
             self._transport.write(CONTINUE)
+        self._cut_after(self._server.limits.body_timeout_s, self._body_is_late)
+
+    def body_ends(self, held_bytes: int) -> None:
+        """It has come, and what it holds is held by its request."""
         self._forget_cut_off()
-        self._cut_off = self._server.loop.call_later(self._server.limits.body_timeout_s, self._body_is_late)
-        if head.is_chunked:
-            self._chunks = Chunks(head, self._body)
-            self._feed_chunks(begun)
-            return
-        if not begun:
-            return
-        count = min(len(begun), len(self._body.room))
-        self._body.room[:count] = begun[:count]
-        self._body.received(count)
-        self._ahead = begun[count:]
-        if self._body.is_whole:
-            self._body_is_whole(self._body)
-
-    def _feed_chunks(self, data: bytes) -> None:
-        assert self._chunks is not None
-        assert self._body is not None
-        if not data:
-            return
-        self._chunks.feed(data)
-        if self._chunks.is_whole:
-            # Bytes of a next request have gone into the parser: the client sends them again elsewhere.
-            self._is_closing = self._is_closing or self._chunks.has_more
-            self._body_is_whole(self._body)
-
-    def _body_is_whole(self, body: Body) -> None:
-        self._forget_cut_off()
-        self.held_bytes += body.held_bytes
-        self._body = self._chunks = None
-        assert self.head is not None
-        self._handler.handle(self.head, body.taken(), self)
-
-    def _drop_body(self) -> None:
-        if self._body is not None:
-            self._handler.bodies.held_bytes -= self._body.held_bytes
-            self._body = None
-        self._chunks = None
+        self.held_bytes += held_bytes
 
     def _body_is_late(self) -> None:
         self._cut_off = None
         self._refuse(RefusalError(408, "the body did not arrive in time", close=True))
 
-    def _skip(self, head: Head, begun: bytes) -> None:
-        """A body that nobody wants: what has come of it is dropped, what is to come will be."""
-        if head.is_chunked:
-            self._is_closing = True
-            self._discarded = -1
-            return
-        length = head.body_bytes or 0
-        self._ahead = begun[length:]
-        self._discarded = max(0, length - len(begun))
-        if self._discarded > self._server.limits.body_bytes_max:
-            self._is_closing = True
-
-    def _discard(self, data: bytes) -> bytes:
-        if self._discarded < 0:
-            return b""
-        count = min(self._discarded, len(data))
-        self._discarded -= count
-        return data[count:]
-
     def _refuse(self, refusal: RefusalError) -> None:
         """Answer what cannot be handled."""
         self._forget_cut_off()
-        unread = self._body is not None
-        self._drop_body()
+        if self._incoming.drop() or refusal.close:
+            self.is_closing = True
+            self._incoming.ignore()
         if self.head is None:
             self.head = _NO_HEAD
-        if unread or refusal.close:
-            self._is_closing = True
-            self._discarded = -1
         self._handler.refused(refusal)
         self.reply(refuse(refusal))
 
-    def _linger(self) -> None:
-        """Close once the client has had time to read its reply, while it may still be sending."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        if self._discarded == 0 and not self._ahead and not self._is_paused:
-            transport.close()
-            return
-        self._discarded = -1
-        self._ahead = b""
-        if self._is_paused:
-            self._resume()
-        if transport.can_write_eof():
-            transport.write_eof()
-        self._forget_cut_off()
-        self._cut_off = self._server.loop.call_later(LINGER_S, self.close)
-
-    def close(self) -> None:
-        """Close it now; what has been written is still sent."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        """Close it and forget what has been written."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def close_when_done(self) -> None:
-        """Close it now if no request is being answered, otherwise after the reply."""
-        self._is_closing = True
-        if self.head is None or self._body is not None:
-            self.close()
-
-    def _cut(self) -> None:
-        log.debug("a client did not read its reply in time")
-        self.abort()
-
-    def _release(self) -> None:
-        self._handler.bodies.held_bytes -= self.held_bytes
-        self.held_bytes = 0
-
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """Read no more for now."""
         if not self._is_paused and self._transport is not None and not self._transport.is_closing():
             self._is_paused = True
             self._transport.pause_reading()
@@ -463,16 +316,75 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
+    # The end.
+
+    def _turn_away(self, transport: asyncio.Transport) -> None:
+        """Say that there are too many, and leave the client the time to read that."""
+        refusal = RefusalError(503, "too many connections", retry_after_ns=1_000_000_000, close=True)
+        self._handler.refused(refusal)
+        transport.write(render(refuse(refusal), self._server.date(), CLOSE))
+        self._server.turn_away(self)
+        self._linger(transport)
+
+    def _close_politely(self) -> None:
+        """Close once the client has had time to read its reply, while it may still be sending."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._incoming.is_done and not self._is_paused:
+            self.close()
+        else:
+            self._linger(transport)
+
+    def _linger(self, transport: asyncio.Transport) -> None:
+        # Closing over bytes that were not read resets the connection, and the reply may be lost with it.
+        self.is_closing = True
+        self._incoming.ignore()
+        if self._is_paused:
+            self._resume()
+        if transport.can_write_eof():
+            transport.write_eof()
+        self._cut_after(LINGER_S, self.close)
+
+    def close(self) -> None:
+        """Close it now; what has been written is still sent, as long as that does not take too long."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            self._end_in_time()
+            transport.close()
+
+    def _end_in_time(self) -> None:
+        """A transport that closes waits for the client to take the rest: for ever, if nobody ends that."""
+        if self._transport is not None and self._transport.get_write_buffer_size() > 0:
+            self._cut_after(self._server.limits.reply_timeout_s, self._cut)
+
+    def abort(self) -> None:
+        """Close it and forget what has been written."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close_when_done(self) -> None:
+        """Close it now if no request is being answered, otherwise after the reply."""
+        self.is_closing = True
+        if self.head is None or self._incoming.body is not None:
+            self.close()
+
+    def _cut(self) -> None:
+        log.debug("a client did not read its reply in time")
+        self.abort()
+
+    def _cut_after(self, seconds: float, cut: Callable[[], None]) -> None:
+        self._forget_cut_off()
+        self._cut_off = self._server.loop.call_later(seconds, cut)
+
     def _forget_cut_off(self) -> None:
         if self._cut_off is not None:
             self._cut_off.cancel()
             self._cut_off = None
 
+    def _release(self) -> None:
+        self._handler.bodies.held_bytes -= self.held_bytes
+        self.held_bytes = 0
+
 
 _NO_HEAD = Head("", "", {}, http11=True, keeps_alive=False)
-
-
-def _json_bytes(head: Head) -> int:
-    """Where binary tensors begin, as far as the client says; a lie is found when the body is decoded."""
-    text = head.headers.get("inference-header-content-length", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

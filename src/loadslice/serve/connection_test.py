@@ -1,6 +1,7 @@
 """The connection by itself: what goes in on one side of it and what comes out on the other, without a socket."""
 
 import asyncio
+import gc
 import re
 
 import pytest
@@ -8,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadslice.serve.body import Bodies
-from loadslice.serve.connection import AHEAD_BYTES_MAX, UNSENT_BYTES_MAX, Connection
+from loadslice.serve.connection import HEAD_S, UNSENT_BYTES_MAX, Connection
 from loadslice.serve.head import Head
-from loadslice.serve.http_server import HttpServer
+from loadslice.serve.http_server import TURNED_AWAY_MAX, HttpServer
+from loadslice.serve.incoming import AHEAD_BYTES_MAX
 from loadslice.serve.limits import Limits
 from loadslice.serve.refusals import RefusalError
 from loadslice.serve.reply import Reply
@@ -26,6 +28,10 @@ class Wire(asyncio.Transport):
         self.is_open = True
         self.protocol: Connection | None = None
         self.is_stuck = False
+        self.unsent = 0
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.sent += bytes(data)
@@ -71,6 +77,7 @@ class Echo:
         self.waiting: list[Connection] = []
         self.left = 0
         self.replied = 0
+        self.slow = 0
         self.refusals: list[RefusalError] = []
 
     def begin(self, head: Head, connection: Connection) -> bool:
@@ -91,6 +98,9 @@ class Echo:
 
     def sent(self, connection: Connection) -> None:
         self.replied += 1
+
+    def copied(self, connection: Connection) -> None:
+        self.slow += 1
 
     def gone(self, connection: Connection) -> None:
         self.left += 1
@@ -303,5 +313,90 @@ def test_whoever_brings_no_request_for_too_long_is_let_go() -> None:
         assert busy.is_open, "its request is being answered"
         kept.connection_lost(None)
         connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+def test_a_client_that_never_takes_the_rest_of_its_reply_is_cut_off_though_its_connection_was_closed() -> None:
+    async def run() -> None:
+        for ends in (Connection.close, Connection.eof_received):
+            limits = Limits(reply_timeout_s=0.05, keepalive_timeout_s=0.05)
+            handler, wire = Echo(limits), Wire()
+            server, connection = on(wire, handler, limits)
+            push(connection, post(b"one"))
+            wire.unsent, aborted = 3, []
+            wire.abort = lambda aborted=aborted: aborted.append(True)  # type: ignore[method-assign]
+            ends(connection)
+            async with asyncio.timeout(10):
+                while not aborted:
+                    await turns()
+            connection.connection_lost(None)
+            assert not server.connections
+
+    asyncio.run(run())
+
+
+def test_clients_beyond_all_limits_may_read_that_while_they_send_and_do_not_pile_up() -> None:
+    async def run() -> None:
+        limits = Limits(connections_max=0, connections_reserved=0)
+        handler = Echo(limits)
+        server = HttpServer(handler, limits)
+        wires = []
+        for _ in range(TURNED_AWAY_MAX + 1):
+            wires.append(Wire())
+            connection = server()
+            connection.connection_made(wires[-1])
+            push(connection, post(b"never looked at"))
+        assert all(wire.sent.startswith(b"HTTP/1.1 503 ") and wire.sent.endswith(b"<eof>") for wire in wires)
+        assert [wire.is_open for wire in wires] == [False] + [True] * TURNED_AWAY_MAX
+        assert len(handler.refusals) == len(wires)
+        assert handler.seen == []
+        await server.shutdown(0)
+        assert not any(wire.is_open for wire in wires)
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_has_closed_is_freed_and_not_by_the_garbage_collector() -> None:
+    async def run() -> None:
+        limits = Limits()
+        gc.collect()
+        gc.disable()
+        try:
+            for sent in (b"GET / HT", post(b"body"), chunked(b"body", 2), chunked(b"body", 2)[:-4]):
+                connection = on(Wire(), Echo(limits), limits)[1]
+                push(connection, sent)
+                connection.connection_lost(None)
+                connection._server._sweeper.cancel()
+                del connection
+            await turns()
+            assert not [one for one in gc.get_objects() if type(one) is Connection]
+        finally:
+            gc.enable()
+
+    asyncio.run(run())
+
+
+def test_heads_that_never_become_whole_do_not_keep_everybody_else_out() -> None:
+    async def run() -> None:
+        limits = Limits(connections_max=2, connections_reserved=1, idle_s=3600)
+        handler = Echo(limits)
+        server = HttpServer(handler, limits)
+        made = []
+        for _ in range(3):
+            made.append((server(), Wire()))
+            made[-1][0].connection_made(made[-1][1])
+            push(made[-1][0], b"GET / HT")
+        (slow, slow_wire), (late, late_wire), (reserved, reserved_wire) = made
+        assert [one.is_reserved for one, _ in made] == [False, False, True]
+        slow.free_s -= HEAD_S
+        one, wire = server(), Wire()
+        one.connection_made(wire)
+        assert (slow_wire.is_open, late_wire.is_open, one.is_reserved) == (False, True, False)
+        reserved.free_s -= HEAD_S + 1
+        late.free_s -= HEAD_S + 1
+        server._sweep()
+        assert (late_wire.is_open, reserved_wire.is_open) == (True, False), "what is reserved is for who is quick"
+        await server.shutdown(0)
 
     asyncio.run(run())

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,10 @@ JOIN_TIMEOUT_S = 2.0
 
 def _ignore(_engine: int) -> None:
     """Nobody watches."""
+
+
+def _ignore_batch(_batch: Batch) -> None:
+    """Nobody waits for it."""
 
 
 def _always(_engine: int) -> bool:
@@ -198,17 +203,36 @@ class Engines:
                 self.suspects.add(engine)
         return sorted(silent)
 
+    def forget(self) -> None:
+        """Tell nobody anything more.
+
+        Those who were told have this object, and what was there when the first requests came is left out of garbage
+        collection: none of them would ever be freed.
+        """
+        self._on_done = _ignore_batch
+        self.on_lost = self.on_failed = _ignore
+        self.is_up = _always
+
     def stop(self, join_timeout_s: float = JOIN_TIMEOUT_S) -> list[str]:
-        """End every worker; returns those that did not end within the time, each, and were left behind."""
+        """End every worker and every process; what hangs is killed, where it can be.
+
+        Args:
+            join_timeout_s: How long all workers together may take to end what they run.
+
+        Returns:
+            What did not end and was left behind: workers, and processes that the system does not end.
+        """
         for worker in self._workers:
             worker.finish()
-        for worker in self._workers:
-            worker.join(join_timeout_s)
-        for engine, process in self.processes.items():
-            slots = [self._workers[slot] for slot in self.slots(engine)]
-            if any(worker.is_alive() for worker in slots):
-                process.kill()  # its end frees whoever waits for it
-                for worker in slots:
-                    worker.join(JOIN_TIMEOUT_S)
-            process.close()
-        return [worker.name for worker in self._workers if worker.is_alive()]
+        _join(self._workers, join_timeout_s)
+        # Whatever a process does, a batch of the loop's in it or one of a thread's, its end frees whoever waits for it.
+        left = [f"process {pid} of {process.name}" for process in self.processes.values() if (pid := process.close())]
+        _join([self._workers[slot] for engine in self.processes for slot in self.slots(engine)], JOIN_TIMEOUT_S)
+        return [worker.name for worker in self._workers if worker.is_alive()] + left
+
+
+def _join(workers: Sequence[Worker], timeout_s: float) -> None:
+    """Wait for threads to end, no longer than a time in all."""
+    until_s = time.monotonic() + timeout_s
+    for worker in workers:
+        worker.join(max(0.0, until_s - time.monotonic()))

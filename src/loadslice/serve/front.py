@@ -9,33 +9,25 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
-from urllib.parse import quote
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
 import loadslice
 from loadslice.serve import oip, oip_reply
 from loadslice.serve.access import ANYBODY, Access, Caller
-from loadslice.serve.admission import Admission
-from loadslice.serve.answer import Answer
 from loadslice.serve.body import Bodies
 from loadslice.serve.clock import Clock
 from loadslice.serve.connection import Connection
-from loadslice.serve.degraded import DegradedReplies
 from loadslice.serve.envelope import Envelope, EnvelopeReader
 from loadslice.serve.head import Head
-from loadslice.serve.health import Health
+from loadslice.serve.inference import Inference, enter, resolve
 from loadslice.serve.limits import Limits
-from loadslice.serve.metrics import Metrics
-from loadslice.serve.oip_plan import JSON_BYTES_MAX, Plans, tensors_of
+from loadslice.serve.oip_plan import JSON_BYTES_MAX, tensors_of
 from loadslice.serve.refusals import NS_PER_S, RefusalError
 from loadslice.serve.reply import Reply, json_reply, refuse
 from loadslice.serve.request import Request
-from loadslice.serve.shell import Shell
+from loadslice.serve.service import Service
 from loadslice.spec.outcome import Outcome, Reason
-from loadslice.spec.pipeline import Pipeline
-from loadslice.spec.twin import twins
 from loadslice.spec.work import Work
 
 log = logging.getLogger(__name__)
@@ -57,50 +49,6 @@ class Call:
 
 
 Route = Callable[[Call], Awaitable[Reply]]
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """What answers requests once everything is loaded."""
-
-    shell: Shell
-    admission: Admission
-    metrics: Metrics
-    health: Health
-    degraded: DegradedReplies
-    outputs: list[dict[str, Any]]
-    """Of the last stage, in the protocol's words; empty: known only from a reply."""
-    record: Callable[[Request], None]
-    """Keeps a request that has been replied to."""
-    pipeline: Pipeline
-    envelopes: EnvelopeReader
-    stage_names: list[str]
-    """Quoted, as headers carry them."""
-    engine_names: list[str]
-    emulated: frozenset[str]
-    """Those of them that are emulated."""
-    plans: Plans
-    answer: Answer
-
-    @classmethod
-    def of(cls, pipeline: Pipeline, limits: Limits, **parts: Any) -> "Service":
-        """What answers for one pipeline.
-
-        Args:
-            pipeline: Checked.
-            limits: What clients may ask.
-            parts: The other fields, down to `record`.
-        """
-        return cls(
-            **parts,
-            pipeline=pipeline,
-            envelopes=EnvelopeReader(pipeline, limits),
-            stage_names=[quote(stage.name) for stage in pipeline.stages],
-            engine_names=[quote(name) for name in pipeline.engines],
-            emulated=frozenset(quote(name) for name in twins(pipeline)),
-            plans=Plans(),
-            answer=Answer(pipeline),
-        )
 
 
 class _Notes:
@@ -229,11 +177,16 @@ class Front:
         if self.service is not None:
             self.service.metrics.refused_at_front(refusal.status)
 
+    def copied(self, connection: Connection) -> None:
+        """See `Handler.copied`."""
+        if isinstance(connection.job, Inference):
+            connection.job.request.work = None
+
     def sent(self, connection: Connection) -> None:
         """See `Handler.sent`."""
         self._leave(connection)
         job = connection.job
-        if isinstance(job, _Inference):
+        if isinstance(job, Inference):
             assert job.request.end_ns is not None
             job.request.reply_ns = self._clock.now_ns() - job.request.end_ns
             job.service.record(job.request)
@@ -244,7 +197,7 @@ class Front:
         job, connection.job = connection.job, None
         if isinstance(job, asyncio.Task):
             job.cancel()
-        elif isinstance(job, _Inference):
+        elif isinstance(job, Inference):
             job.connection = None
             if job.request.outcome is Outcome.NONE:
                 job.service.shell.cancel(job.request)
@@ -295,7 +248,7 @@ class Front:
         work, bucket = self.admit(service, decoded)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         identity = envelope.id or (decoded.id[: self._limits.text_max] if decoded.id else None)
-        request = enter(envelope, identity, work, bucket, received_ns, partial(_resolve, done))
+        request = enter(envelope, identity, work, bucket, received_ns, partial(resolve, done))
         service.shell.submit(request)
         try:
             await done
@@ -324,12 +277,12 @@ class Front:
         reply_id: str | None,
         wanted: oip.Wanted,
     ) -> None:
-        inference = _Inference(self, service, connection, reply_id, wanted)
+        inference = Inference(self, service, connection, reply_id, wanted)
         connection.job = inference
         inference.request = enter(envelope, identity, work, bucket, connection.received_ns, inference.ended)
         service.shell.submit(inference.request)
 
-    async def degrade(self, inference: "_Inference") -> None:
+    async def degrade(self, inference: "Inference") -> None:
         """Make a stage's degraded reply and send it."""
         request = inference.request
         assert request.work is not None
@@ -413,87 +366,3 @@ class Front:
 
     async def _metrics(self, _call: Call) -> Reply:
         return Reply(200, self._loaded().metrics.exposition(), CONTENT_TYPE_LATEST)
-
-
-class _Inference:
-    """One inference request of one connection, from the core's door to its reply."""
-
-    __slots__ = ("_front", "connection", "reply_id", "request", "service", "task", "wanted")
-
-    request: Request
-
-    def __init__(
-        self, front: Front, service: Service, connection: Connection, reply_id: str | None, wanted: oip.Wanted
-    ) -> None:
-        self._front = front
-        self.service = service
-        self.connection: Connection | None = connection
-        """``None``: the client has gone."""
-        self.reply_id = reply_id
-        self.wanted = wanted
-        self.task: asyncio.Task[None] | None = None
-
-    def ended(self, request: Request) -> None:
-        """The core has come to an outcome."""
-        if self.connection is None:
-            self.service.record(request)
-        elif request.reason is Reason.DEGRADED:
-            self.task = asyncio.get_running_loop().create_task(self._front.degrade(self))
-        else:
-            try:
-                self.answer()
-            except Exception:
-                # One reply of many that are made in a row: the others must not suffer from a defect of ours.
-                log.exception("the front failed on a reply")
-                self.connection.abort()
-
-    def answer(self) -> None:
-        """Reply."""
-        connection = self.connection
-        if connection is None:
-            return
-        answer = self.service.answer
-        try:
-            if self.request.outcome is not Outcome.COMPLETED:
-                connection.reply(answer.refusal(self.request))
-                return
-            parts, size = answer.parts(self.request, self.reply_id, self.wanted, connection)
-        except RefusalError as refusal:
-            connection.reply(refuse(refusal))
-            return
-        connection.send(parts, size, close=connection.is_last)
-
-
-def enter(
-    envelope: Envelope,
-    identity: str | None,
-    work: Work,
-    bucket: int,
-    received_ns: int,
-    done: Callable[[Request], None],
-) -> Request:
-    """A request as the core takes it; ``done`` is called once, with it, when it has ended."""
-    return Request(
-        work,
-        bucket,
-        envelope.priority,
-        envelope.deadline_ns,
-        envelope.source,
-        envelope.source_index,
-        envelope.precision,
-        identity,
-        envelope.input,
-        received_ns,
-        done,
-        envelope.attempt,
-        envelope.tenant,
-        envelope.tenant_index,
-        envelope.key,
-        envelope.tokens,
-        traceparent=envelope.traceparent,
-    )
-
-
-def _resolve(done: "asyncio.Future[None]", _request: Request) -> None:
-    if not done.done():
-        done.set_result(None)

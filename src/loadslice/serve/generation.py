@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadslice.policy import columns as c
+from loadslice.policy import events
 from loadslice.policy.tables import State, Tables, fresh, lower, rule_sources
 from loadslice.serve.admission import Admission
 from loadslice.serve.clock import Clock
+from loadslice.serve.compiled import compile_apart
 from loadslice.serve.console.recent import Recent
 from loadslice.serve.datatypes import name_of
 from loadslice.serve.degraded import DegradedReplies, load_degraded
 from loadslice.serve.engines import JOIN_TIMEOUT_S, Engines
 from loadslice.serve.faults import Switches, with_switches
-from loadslice.serve.front import Service
 from loadslice.serve.health import Health
 from loadslice.serve.inline import inline_rows
 from loadslice.serve.limits import Limits
@@ -30,6 +31,7 @@ from loadslice.serve.metrics import Metrics
 from loadslice.serve.refusals import NS_PER_S
 from loadslice.serve.request import Batch, Request
 from loadslice.serve.residents import open_first
+from loadslice.serve.service import Service
 from loadslice.serve.serving_metrics import ServingMetrics
 from loadslice.serve.shell import Shell, warm_kernels
 from loadslice.serve.stages import LoadedStage, close_stages, load_stages
@@ -168,6 +170,7 @@ class Generation:
         Raises:
             InputError: A model does not load or run, or does not answer as it once did.
         """
+        compile_apart("pipeline", events.decide)
         warm_kernels(self.tables)
         self._degraded = load_degraded(self.pipeline, self.serving.folder, self._limits)
         self._stages = load_stages(self.pipeline, self.serving.folder, self._clock)
@@ -290,14 +293,18 @@ class Generation:
             self.unload()
         if self._flush is not None:
             self._flush.cancel()
-        if self._journal is not None:
-            await asyncio.to_thread(
-                self._journal.close,
-                shell.take_events(),
-                outcomes=self.outcomes,
-                span_ns=self._clock.now_ns(),
-                effects_sha256=shell.decisions.hexdigest(),
-            )
+        try:
+            if self._journal is not None:
+                await asyncio.to_thread(
+                    self._journal.close,
+                    shell.take_events(),
+                    outcomes=self.outcomes,
+                    span_ns=self._clock.now_ns(),
+                    effects_sha256=shell.decisions.hexdigest(),
+                )
+        finally:
+            engines.forget()
+            self.service = self._watch = None
 
     def _on_batch(self, batch: Batch) -> None:
         assert self.shell is not None

@@ -130,7 +130,7 @@ class Golden:
             arrays = read_npz(raw, unpacked_bytes_max=4 * GOLDEN_BYTES_MAX)
             self._arrays = {key.replace("|", "/"): array for key, array in arrays.items()}
             self._head = msgspec.json.decode(self._arrays.pop(_HEAD).tobytes(), type=_Head)
-        except (ValueError, KeyError, OSError, msgspec.MsgspecError) as error:
+        except (ValueError, KeyError, OSError, RecursionError, msgspec.MsgspecError) as error:
             raise InputError(f"{path}: not golden answers. Add the version again.") from error
 
     def samples(self) -> list[Sample]:

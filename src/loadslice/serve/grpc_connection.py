@@ -11,16 +11,17 @@ import struct
 from typing import cast
 
 from loadslice.serve import grpc_frames as h2
-from loadslice.serve.grpc_calls import BadCallError, Call, Calls
+from loadslice.serve.grpc_call import BadCallError, Call
+from loadslice.serve.grpc_calls import Calls
+from loadslice.serve.grpc_connections import GrpcConnections
 from loadslice.serve.grpc_frames import ProtocolError
+from loadslice.serve.grpc_incoming import FRAME_BYTES_MAX, FrameReader, unpadded
+from loadslice.serve.limits import Limits
 
 log = logging.getLogger(__name__)
 
 STREAMS_MAX = 256
 """Calls open at once on one connection."""
-
-FRAME_BYTES_MAX = 1 << 20
-"""Frames we take; larger ones make large tensors cheaper, and hold more memory for a peer that sends slowly."""
 
 CREDIT_MAX = 20_000
 CREDIT_PER_CALL = 50
@@ -46,7 +47,7 @@ class GrpcConnection(asyncio.Protocol):
         connections: It is among these from its being made, after any TLS handshake, to its end.
     """
 
-    def __init__(self, calls: Calls, connections: set["GrpcConnection"]) -> None:
+    def __init__(self, calls: Calls, connections: GrpcConnections) -> None:
         self.calls = calls
         self.open: dict[int, Call] = {}
         """Calls by stream, until they are answered or reset."""
@@ -59,15 +60,13 @@ class GrpcConnection(asyncio.Protocol):
         self.frame_bytes = h2.FRAME_BYTES_DEFAULT
         self.transport: asyncio.Transport | None = None
         self._connections = connections
-        self._buffer = bytearray()
-        self._wanted = len(h2.PREFACE)
-        self._greeted = False
+        self._frames = FrameReader(calls, self._frame, self._spend, self.last_heard_s)
         self._headers = h2.HeaderReader()
-        self._block: tuple[int, int, bytearray] | None = None
-        """Stream, flags and bytes of headers that go on in CONTINUATION frames."""
         self._last_stream = 0
         self._credit = CREDIT_MAX
         self._consumed = 0
+        self._full_since_s = 0.0
+        """Since when the peer has not read, while it does not."""
         self._leaving = False
         self._lingering = False
         """It has been told its fault: nothing it sends is looked at, and nothing more is written."""
@@ -77,9 +76,11 @@ class GrpcConnection(asyncio.Protocol):
     # Of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say what we take."""
-        self._connections.add(self)
+        """Say what we take, unless there are too many."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's are none by inheritance
+        if not self._connections.admit(self):
+            self.transport.abort()
+            return
         self.transport.write(
             h2.settings(
                 (
@@ -95,16 +96,18 @@ class GrpcConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel what is inside."""
         self.transport = None
+        self._frames.stop()
+        del self._frames  # it refers to us: both would wait for the garbage collector
         for call in list(self.open.values()):
             call.cancel()
         self.open.clear()
         self._waiting.clear()
-        self._buffer.clear()
         self._connections.discard(self)
 
     def pause_writing(self) -> None:
         """The peer does not read fast enough: nothing more is written, nor read, until it does."""
         self.is_writable = False
+        self._full_since_s = asyncio.get_running_loop().time()
         if self.transport is not None:
             self.transport.pause_reading()
 
@@ -120,12 +123,8 @@ class GrpcConnection(asyncio.Protocol):
         self.last_heard_s = asyncio.get_running_loop().time()
         if self._lingering:
             return
-        buffer = self._buffer
-        buffer += data
-        if len(buffer) < self._wanted:
-            return
         try:
-            self._take(buffer)
+            self._frames.feed(data, self.last_heard_s)
         except ProtocolError as error:
             self.leave(error.code, error.text)
 
@@ -135,44 +134,12 @@ class GrpcConnection(asyncio.Protocol):
 
     # Frames.
 
-    def _take(self, buffer: bytearray) -> None:
-        at = 0
-        if not self._greeted:
-            if not buffer.startswith(h2.PREFACE):
-                raise ProtocolError(h2.PROTOCOL_ERROR, "not HTTP/2 with prior knowledge")
-            self._greeted = True
-            at = len(h2.PREFACE)
-        size = len(buffer)
-        while size - at >= h2.HEAD_BYTES:
-            (head,) = _HEAD.unpack_from(buffer, at)
-            length, kind = head >> 8, head & 0xFF
-            if length > FRAME_BYTES_MAX:
-                raise ProtocolError(h2.FRAME_SIZE_ERROR, "a frame is too large")
-            end = at + h2.HEAD_BYTES + length
-            if end > size:
-                break
-            flags = buffer[at + 4]
-            stream = _HEAD.unpack_from(buffer, at + 5)[0] & 0x7FFFFFFF
-            self._frame(kind, flags, stream, bytes(buffer[at + h2.HEAD_BYTES : end]))
-            at = end
-            if self.transport is None or self.transport.is_closing():
-                buffer.clear()
-                return
-        self._wanted = h2.HEAD_BYTES
-        if size - at >= h2.HEAD_BYTES:
-            self._wanted = h2.HEAD_BYTES + (_HEAD.unpack_from(buffer, at)[0] >> 8)
-        if at:
-            del buffer[:at]
-
-    def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        if self._block is not None and kind != h2.CONTINUATION:
-            raise ProtocolError(h2.PROTOCOL_ERROR, "headers were not continued")
+    def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> bool:
+        """Take one frame; whether more are wanted."""
         if kind == h2.DATA:
             self._on_data(flags, stream, payload)
         elif kind == h2.HEADERS:
-            self._on_headers(flags, stream, payload)
-        elif kind == h2.CONTINUATION:
-            self._on_continuation(flags, stream, payload)
+            self._on_block(flags, stream, payload)
         elif kind == h2.WINDOW_UPDATE:
             self._on_window_update(stream, payload)
         elif kind == h2.RST_STREAM:
@@ -188,40 +155,14 @@ class GrpcConnection(asyncio.Protocol):
             raise ProtocolError(h2.PROTOCOL_ERROR, "a client cannot push")
         else:  # PRIORITY, and kinds that are not known: to be ignored
             self._spend(1)
+        return self.transport is not None and not self.transport.is_closing()
 
     def _spend(self, cost: int) -> None:
         self._credit -= cost
         if self._credit < 0:
             raise ProtocolError(h2.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
 
-    def _on_headers(self, flags: int, stream: int, payload: bytes) -> None:
-        block = _unpadded(flags, payload)
-        if flags & h2.WITH_PRIORITY:
-            if len(block) < 5:
-                raise ProtocolError(h2.FRAME_SIZE_ERROR, "headers are cut off")
-            block = block[5:]
-        if flags & h2.END_HEADERS:
-            self._on_block(flags, stream, block)
-        elif len(block) > h2.HEADER_BYTES_MAX:
-            raise ProtocolError(h2.ENHANCE_YOUR_CALM, "the headers are too large")
-        else:
-            self._block = (stream, flags, bytearray(block))
-
-    def _on_continuation(self, flags: int, stream: int, payload: bytes) -> None:
-        if self._block is None or self._block[0] != stream:
-            raise ProtocolError(h2.PROTOCOL_ERROR, "nothing to continue")
-        self._spend(10)
-        _, first_flags, block = self._block
-        block += payload
-        if len(block) > h2.HEADER_BYTES_MAX:
-            raise ProtocolError(h2.ENHANCE_YOUR_CALM, "the headers are too large")
-        if flags & h2.END_HEADERS:
-            self._block = None
-            self._on_block(first_flags, stream, bytes(block))
-
     def _on_block(self, flags: int, stream: int, block: bytes) -> None:
-        if len(block) > h2.HEADER_BYTES_MAX:
-            raise ProtocolError(h2.ENHANCE_YOUR_CALM, "the headers are too large")
         headers = self._headers.read(block)  # even of a refused call: the table must be kept in step
         call = self.open.get(stream)
         if call is not None:  # trailers, which gRPC clients do not send
@@ -259,14 +200,14 @@ class GrpcConnection(asyncio.Protocol):
         call = self.open.get(stream)
         if call is None:  # answered or reset already
             return
-        part = _unpadded(flags, payload) if flags & h2.PADDED else payload
+        part = unpadded(flags, payload) if flags & h2.PADDED else payload
         if not part and not flags & h2.END_STREAM:
             self._spend(1)
         call.unrefilled += len(payload)
         if call.unrefilled > self.calls.stream_window:
             raise ProtocolError(h2.FLOW_CONTROL_ERROR, "more data than the window of its stream")
         try:
-            self.calls.feed(call, part)
+            self.calls.feed(call, part, ends=bool(flags & h2.END_STREAM))
         except BadCallError as error:
             call.refuse(error)
             return
@@ -376,8 +317,25 @@ class GrpcConnection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no call is open."""
-        return not self.open
+        """Whether nothing is lost when it is closed: no call is open but streams in which nothing is going on."""
+        return not self._leaving and all(call.is_quiet for call in self.open.values())
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it is there only to be closed."""
+        return self._leaving and not self.open
+
+    def let_go(self) -> None:
+        """Close an idle one, with its streams."""
+        for call in list(self.open.values()):
+            call.cancel()
+        self.open.clear()
+        self.leave()
+
+    def abort(self) -> None:
+        """Close it at once, and forget what has been written."""
+        if self.transport is not None:
+            self.transport.abort()
 
     def leave(self, code: int = h2.NO_ERROR, text: str = "") -> None:
         """Take no more calls. After an error at once; otherwise when those that are open have been answered."""
@@ -393,7 +351,7 @@ class GrpcConnection(asyncio.Protocol):
             call.cancel()
         self.open.clear()
         self._waiting.clear()
-        self._buffer.clear()
+        self._frames.stop()
         if self.transport is None or not self.transport.can_write_eof():  # TLS closes both sides at once
             return
         self._lingering = True
@@ -408,29 +366,24 @@ class GrpcConnection(asyncio.Protocol):
         if self._leaving and not self.open and not self._lingering:
             self._close()
 
-    def sweep(self, now_s: float, reply_timeout_s: float, idle_timeout_s: float) -> None:
-        """Cut off a peer that does not greet, does not read its answers, or is only there.
+    def sweep(self, now_s: float, limits: Limits) -> None:
+        """Cut off a peer that does not greet, does not read, does not finish a frame, or is only there.
 
         Args:
             now_s: The loop's time.
-            reply_timeout_s: How long an answer may wait for the peer.
-            idle_timeout_s: How long a connection without calls is kept.
+            limits: How long it may.
         """
         if self.transport is None:
             return
         silent_s = now_s - self.last_heard_s
-        rude = not self._greeted and silent_s > PREFACE_TIMEOUT_S
-        if rude or any(now_s - call.blocked_since_s > reply_timeout_s for call in self._waiting):
+        if (
+            (not self._frames.has_greeted and silent_s > PREFACE_TIMEOUT_S)
+            or (self._frames.has_part and now_s - self._frames.part_since_s > limits.body_timeout_s)
+            or (not self.is_writable and now_s - self._full_since_s > limits.reply_timeout_s)
+            or any(now_s - call.blocked_since_s > limits.reply_timeout_s for call in self._waiting)
+        ):
             self.transport.abort()
-        elif not self.open and silent_s > idle_timeout_s:
+        elif not self.open and silent_s > limits.keepalive_timeout_s:
             self.leave()
-        if self.transport is not None and self.transport.is_closing() and silent_s > reply_timeout_s + 1:
+        if self.transport.is_closing() and silent_s > limits.reply_timeout_s + 1:
             self.transport.abort()
-
-
-def _unpadded(flags: int, payload: bytes) -> bytes:
-    if not flags & h2.PADDED:
-        return payload
-    if not payload or payload[0] >= len(payload):
-        raise ProtocolError(h2.PROTOCOL_ERROR, "more padding than frame")
-    return payload[1 : len(payload) - payload[0]]

@@ -4,27 +4,30 @@ What HTTP says in headers is metadata here, by the same names; errors are status
 is the nearer of gRPC's own timeout and ``x-loadslice-deadline-ms``.
 """
 
-import asyncio
 import logging
 import ssl
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import loadslice
-from loadslice.serve import grpc_calls as g
+from loadslice.serve import grpc_call as g
 from loadslice.serve import grpc_tensors, oip_reply
 from loadslice.serve.access import Caller
 from loadslice.serve.clock import Clock
 from loadslice.serve.envelope import Envelope
-from loadslice.serve.front import LOADING_HINT_NS, PLATFORM, Front, Service, enter
-from loadslice.serve.grpc_calls import Answer, BadCallError, Call, Calls, Method
+from loadslice.serve.front import LOADING_HINT_NS, PLATFORM, Front
+from loadslice.serve.grpc_call import Answer, BadCallError, Call, Method
+from loadslice.serve.grpc_calls import Calls
 from loadslice.serve.grpc_connection import GrpcConnection
+from loadslice.serve.grpc_connections import GrpcConnections
 from loadslice.serve.grpc_infer import Inference, as_call_error
 from loadslice.serve.grpc_messages import SERVICE, messages
 from loadslice.serve.grpc_plan import Outputs, Plans
+from loadslice.serve.inference import enter
 from loadslice.serve.limits import Limits
 from loadslice.serve.listener import Listener, open_listener
 from loadslice.serve.refusals import NS_PER_MS, RefusalError, of_outcome
+from loadslice.serve.service import Service
 from loadslice.spec.outcome import Outcome
 from loadslice.spec.work import Work
 
@@ -33,7 +36,6 @@ log = logging.getLogger(__name__)
 TIMEOUT_UNITS_NS = {"n": 1, "u": 1000, "m": NS_PER_MS, "S": 10**9, "M": 60 * 10**9, "H": 3600 * 10**9}
 TIMEOUT_DIGITS = 8
 
-SWEEP_S = 1.0
 CONNECTION_DRAIN_S = 2.0
 LAST_CALL_S = 0.05
 """How long connections that were taken in the last moment may take to bring the call that will be refused."""
@@ -74,9 +76,8 @@ class GrpcFront:
         self._clock = clock
         self._plans = Plans()
         self.outputs = Outputs(self._messages.classes["ModelInferResponse"], name, oip_reply.VERSION)
-        self._sweeping: asyncio.TimerHandle | None = None
         self._listener: Listener | None = None
-        self.connections: set[GrpcConnection] = set()
+        self.connections = GrpcConnections(limits)
         methods = {
             "ServerLive": self._live,
             "ServerReady": self._ready,
@@ -92,6 +93,7 @@ class GrpcFront:
             message_bytes_max=limits.body_bytes_max,
             hold=self._hold,
             release=self._release,
+            keep=self._keep,
             now_ns=clock.now_ns,
             message_timeout_s=limits.body_timeout_s,
         )
@@ -112,8 +114,10 @@ class GrpcFront:
         Raises:
             InputError: It is in use, or the address is not ours.
         """
-        self._listener = await open_listener(self._connection, host, port, tls, option="--grpc")
-        self._sweep()
+        self._listener = await open_listener(
+            lambda: GrpcConnection(self._calls, self.connections), host, port, tls, option="--grpc"
+        )
+        self.connections.watch()
         return int(self._listener.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
@@ -121,39 +125,16 @@ class GrpcFront:
         if self._listener is None:
             return
         await self._listener.close(LAST_CALL_S)
-        for connection in list(self.connections):
-            connection.leave()
-        deadline_s = asyncio.get_running_loop().time() + CONNECTION_DRAIN_S
-        while self.connections and asyncio.get_running_loop().time() < deadline_s:
-            await asyncio.wait((asyncio.get_running_loop().create_future(),), timeout=0.02)
-        for connection in list(self.connections):
-            if connection.transport is not None:
-                connection.transport.abort()
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-
-    def _connection(self) -> asyncio.Protocol:
-        now_s = asyncio.get_running_loop().time()
-        if len(self.connections) >= self._limits.connections_max:
-            idle = [one for one in self.connections if one.is_idle and now_s - one.last_heard_s > self._limits.idle_s]
-            if not idle:
-                return _Turned()
-            oldest = min(idle, key=lambda one: one.last_heard_s)
-            self.connections.discard(oldest)
-            oldest.leave()
-        return GrpcConnection(self._calls, self.connections)
-
-    def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        for connection in list(self.connections):
-            connection.sweep(loop.time(), self._limits.reply_timeout_s, self._limits.keepalive_timeout_s)
-        self._sweeping = loop.call_later(SWEEP_S, self._sweep)
+        await self.connections.close(CONNECTION_DRAIN_S)
 
     def _hold(self, more_bytes: int) -> None:
         try:
             self._front.bodies.check_room(more_bytes)
         except RefusalError as refusal:
             raise as_call_error(refusal) from refusal
+        self._keep(more_bytes)
+
+    def _keep(self, more_bytes: int) -> None:
         self._front.bodies.held_bytes += more_bytes
 
     def _release(self, fewer_bytes: int) -> None:
@@ -330,11 +311,3 @@ class GrpcFront:
             assert request.end_ns is not None
             request.reply_ns = self._clock.now_ns() - request.end_ns
             service.record(request)
-
-
-class _Turned(asyncio.Protocol):
-    """A connection beyond the limit."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Close it."""
-        cast("asyncio.Transport", transport).abort()

@@ -4,13 +4,13 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from loadslice.serve import grpc_calls as g
+from loadslice.serve import grpc_call as g
 from loadslice.serve import grpc_frames as h2
-from loadslice.serve.front import Service
-from loadslice.serve.grpc_calls import Answer, BadCallError, Call
+from loadslice.serve.grpc_call import Answer, BadCallError, Call
 from loadslice.serve.oip import Wanted
 from loadslice.serve.refusals import NS_PER_MS, RefusalError, of_outcome, retry_headers
 from loadslice.serve.request import VERSIONS, Passage, Request
+from loadslice.serve.service import Service
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.twin import dilation, label
 

@@ -5,6 +5,7 @@ Such a message is recognised by its length and by these bytes, which hold the le
 would read from it is known. Everything else is decoded each time.
 """
 
+import weakref
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -12,8 +13,8 @@ import numpy as np
 
 from loadslice.serve import grpc_tensors
 from loadslice.serve.datatypes import NUMPY
-from loadslice.serve.front import Service
 from loadslice.serve.oip import InferRequest, Wanted
+from loadslice.serve.service import Service
 from loadslice.spec.work import Tensor, Work
 
 PLANS_MAX = 256
@@ -51,15 +52,19 @@ class Plans:
     """Plans of the service that answers now."""
 
     def __init__(self) -> None:
-        self._service: Service | None = None
+        self._service: weakref.ref[Service] | None = None
+        """Weakly: with a service that was replaced would stay its whole generation."""
         self._known: dict[int, Plan] = {}
 
     def find(self, service: Service, message: bytes) -> Plan | None:
         """The plan for a message, if one of its kind has been seen."""
         plan = self._known.get(len(message))
-        if plan is None or service is not self._service or not message.startswith(plan.prefix):
+        if plan is None or not self._is_of(service) or not message.startswith(plan.prefix):
             return None
         return plan
+
+    def _is_of(self, service: Service) -> bool:
+        return self._service is not None and self._service() is service
 
     def keep(
         self, service: Service, message: bytes, asked: Any, decoded: InferRequest, admitted: Work, bucket: int
@@ -83,9 +88,9 @@ class Plans:
             return
         if not prefix.endswith(b"\x3a" + varint(len(raw))):  # field 7, and nothing after it
             return
-        if service is not self._service or len(self._known) >= PLANS_MAX:
+        if not self._is_of(service) or len(self._known) >= PLANS_MAX:
             self._known.clear()
-            self._service = service
+            self._service = weakref.ref(service)
         self._known[len(message)] = Plan(prefix, name, tensor.dtype, tensor.shape, bucket, decoded.wanted)
 
 

@@ -37,6 +37,9 @@ class Handler(Protocol):
     def refused(self, refusal: RefusalError) -> None:
         """A request was refused; told of every one."""
 
+    def copied(self, connection: "Connection") -> None:
+        """A client takes its reply slowly: it has been copied, so that nothing it was made from need be kept."""
+
     def sent(self, connection: "Connection") -> None:
         """The reply has been accepted by the operating system."""
 

@@ -3,13 +3,16 @@
 import asyncio
 from email.utils import formatdate
 
-from loadslice.serve.connection import Connection
+from loadslice.serve.connection import HEAD_S, Connection
 from loadslice.serve.handler import Handler
 from loadslice.serve.head import HeadReader
 from loadslice.serve.limits import Limits
 
 READ_BYTES = 1 << 16
 """Most that is read at once where it is not known where it belongs."""
+
+TURNED_AWAY_MAX = 256
+"""Clients beyond all limits that are given the time to read that; with one more, the first of them has had enough."""
 
 SWEEPS = 16
 """How often within the keep-alive time connections are looked through for those that have passed it."""
@@ -26,6 +29,8 @@ class HttpServer:
         self.scratch = memoryview(bytearray(READ_BYTES))
         """Where bytes of all connections arrive: they are taken out before the next are read."""
         self.connections: set[Connection] = set()
+        self._turned_away: dict[Connection, None] = {}
+        """In the order they came; none of them is a connection of ours."""
         self.is_closing = False
         self._date = b""
         self._date_s = -1
@@ -53,8 +58,18 @@ class HttpServer:
         min(idle, key=lambda one: one.heard_s).close()
         return True
 
-    def left(self) -> None:
+    def turn_away(self, connection: Connection) -> None:
+        """Have a connection that is one too many stay a little."""
+        if len(self._turned_away) >= TURNED_AWAY_MAX:
+            first = next(iter(self._turned_away))
+            del self._turned_away[first]
+            first.abort()
+        self._turned_away[connection] = None
+
+    def left(self, connection: Connection) -> None:
         """A connection has gone."""
+        self.connections.discard(connection)
+        self._turned_away.pop(connection, None)
         if self._empty is not None and not self.connections and not self._empty.done():
             self._empty.set_result(None)
 
@@ -67,12 +82,14 @@ class HttpServer:
         if self.connections:
             self._empty = self.loop.create_future()
             await asyncio.wait((self._empty,), timeout=timeout_s)
-        for connection in list(self.connections):
+        for connection in (*self.connections, *self._turned_away):
             connection.abort()
 
     def _sweep(self) -> None:
         """Close those that have brought no whole head for longer than they may."""
-        since_s = self.loop.time() - self.limits.keepalive_timeout_s
-        for connection in [one for one in self.connections if one.head is None and one.free_s < since_s]:
-            connection.close()
+        now_s = self.loop.time()
+        for connection in list(self.connections):
+            may_s = HEAD_S if connection.is_reserved else self.limits.keepalive_timeout_s
+            if connection.head is None and now_s - connection.free_s > may_s:
+                connection.close()
         self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)

@@ -17,9 +17,9 @@ import polars as pl
 
 from loadslice.policy.events import EVENT_COLUMNS as EVENT_WIDTH
 from loadslice.serve.request import VERSIONS, Passage, Request
-from loadslice.spec import journal
+from loadslice.spec import frames, journal
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import encode_json, reason, replacing, sha256_file, stamp, write_bytes
+from loadslice.spec.files import encode_json, reason, replacing, stamp, write_bytes
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import OUTCOMES, Outcome
 from loadslice.spec.pipeline import CLASSES, Pipeline
@@ -165,7 +165,7 @@ class JournalWriter:
             )
         try:
             self._join()
-        except (OSError, pl.exceptions.PolarsError) as error:
+        except (OSError, frames.TableError) as error:
             raise self._as_input_error(error) from error
         self._write_head(
             clean=True,
@@ -177,7 +177,8 @@ class JournalWriter:
 
     def _join(self) -> None:
         for name, columns in TABLES.items():
-            rows = _join_parts(self._parts_folder, name, columns, self._folder / f"{name}.parquet")
+            parts = sorted(self._parts_folder.glob(f"{name}-*.parquet"))
+            rows = frames.join_parquet(parts, columns, self._folder / f"{name}.parquet")
             if rows != self._handed[name]:
                 raise InputError(
                     f"--journal {self._folder}: {self._handed[name]} rows of {name} were written, {rows} are there; "
@@ -206,7 +207,6 @@ class JournalWriter:
             span_ns=span_ns,
             pipeline_yaml=msgspec.yaml.encode(plain(self._pipeline)).decode(),
             effects_sha256=effects_sha256,
-            tables_sha256={name: sha256_file(self._folder / f"{name}.parquet") for name in TABLES} if clean else {},
             stamp=stamp(journal.SCHEMA_VERSION, tools=TOOLS),
         )
         write_bytes(self._folder / "journal.json", encode_json(head))
@@ -234,14 +234,3 @@ def _frame(rows: "list[tuple[Any, ...]] | array[int]", columns: dict[str, pl.Dat
     if isinstance(rows, array):
         return pl.DataFrame(np.frombuffer(rows, np.int64).reshape(-1, EVENT_WIDTH), schema=columns)
     return pl.DataFrame(rows, schema=columns, orient="row")
-
-
-def _join_parts(folder: Path, name: str, columns: dict[str, pl.DataType], target: Path) -> int:
-    """Join parts in order, streaming, so that a long run needs no more memory than a short one; returns the rows."""
-    parts = sorted(folder.glob(f"{name}-*.parquet"))
-    with replacing(target) as path:
-        if parts:
-            pl.scan_parquet(parts).sink_parquet(path)
-        else:
-            pl.DataFrame(schema=columns).write_parquet(path)
-    return int(pl.scan_parquet(target).select(pl.len()).collect().item())

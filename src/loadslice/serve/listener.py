@@ -24,8 +24,8 @@ BACKLOG = 1024
 ACCEPTED_MAX = 64
 """Connections taken in one turn of the loop."""
 
-OUT_OF_FILES_S = 0.1
-"""How long nobody is accepted after the process had no file descriptor left."""
+REST_S = 0.1
+"""How long nobody is accepted after the system could not: who has connected waits, and the loop does not spin."""
 
 HANDSHAKE_S = 10.0
 """Longest time a TLS handshake may take."""
@@ -34,7 +34,19 @@ HANDSHAKES_MAX = 256
 """TLS handshakes going on at once. They are no connections yet, whose number is limited; beyond this, the one that has
 been going on longest makes room: a client that means it needs milliseconds."""
 
-_TRANSIENT = (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+SILENT_S = 60
+"""After so long without a word a client is asked whether it is still there: one whose machine has gone says no goodbye,
+and a call that it had open would keep its connection for ever."""
+
+ASKS = ((socket.TCP_KEEPIDLE, SILENT_S), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
+
+_ITS_OWN = frozenset(
+    {
+        *(errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.ENOPROTOOPT, errno.EOPNOTSUPP, errno.ETIMEDOUT),
+        *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENONET, errno.ECONNRESET),
+    }
+)
+"""Errors of the one connection that would have been accepted, which is gone with them; see accept(2)."""
 
 
 class Listener:
@@ -53,7 +65,10 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._setting_up: dict[asyncio.Task[None], None] = {}
         """In the order they came."""
-        self._timers: set[asyncio.TimerHandle] = set()
+        self._resting: asyncio.TimerHandle | None = None
+        self._is_short = False
+        """Whether the last attempt to accept has failed for want of something; said once."""
+        self._is_closed = False
         self._listen()
 
     async def close(self, last_call_s: float) -> None:
@@ -62,8 +77,9 @@ class Listener:
         Args:
             last_call_s: How long those who have just connected may take to say what they want.
         """
-        for timer in self._timers:
-            timer.cancel()
+        self._is_closed = True
+        if self._resting is not None:
+            self._resting.cancel()
         for listening in self.sockets:
             self._loop.remove_reader(listening.fileno())
             while self._accept(listening) == ACCEPTED_MAX:
@@ -72,27 +88,30 @@ class Listener:
         if self._setting_up:
             await asyncio.wait(self._setting_up, timeout=last_call_s)
         await asyncio.wait((self._loop.create_future(),), timeout=last_call_s)
+        for task in list(self._setting_up):
+            task.cancel()  # or their connections would be made when there is nobody to close them
+        if self._setting_up:
+            await asyncio.wait(self._setting_up)
 
     def _listen(self) -> None:
-        self._timers.clear()
+        self._resting = None
         for listening in self.sockets:
             self._loop.add_reader(listening.fileno(), self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> int:
-        """Take who has connected; returns how many that were."""
+        """Take who has connected; returns how many were looked at."""
         for count in range(ACCEPTED_MAX):
             try:
                 connection, _ = listening.accept()
             except (BlockingIOError, InterruptedError):
                 return count
             except OSError as error:
-                if error.errno not in _TRANSIENT:
-                    raise
-                if error.errno != errno.ECONNABORTED:
-                    self._rest(error)
+                if error.errno in _ITS_OWN:
+                    continue
+                self._rest(error)
                 return count
+            self._is_short = False
             connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None and len(self._setting_up) >= HANDSHAKES_MAX:
                 oldest = next(iter(self._setting_up))
                 del self._setting_up[oldest]
@@ -114,16 +133,20 @@ class Listener:
         except (OSError, TimeoutError) as error:
             connection.close()
             log.debug("a connection was not set up: %s", error)
-        except asyncio.CancelledError:
+        except BaseException:
             connection.close()
             raise
 
     def _rest(self, error: OSError) -> None:
-        log.error("no connection can be accepted: %s", reason(error))
+        """Try again a little later, whatever it is: a server that does not accept any more looks well from inside."""
+        if not self._is_short:
+            self._is_short = True
+            log.error("no connection can be accepted now: %s", reason(error))
+        if self._is_closed or self._resting is not None:
+            return
         for listening in self.sockets:
             self._loop.remove_reader(listening.fileno())
-        if not self._timers:
-            self._timers.add(self._loop.call_later(OUT_OF_FILES_S, self._listen))
+        self._resting = self._loop.call_later(REST_S, self._listen)
 
 
 async def open_listener(
@@ -163,6 +186,11 @@ async def open_listener(
 def _open(listening: socket.socket, family: int, address: tuple[object, ...]) -> None:
     listening.setblocking(False)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Who is accepted inherits these.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ASKS:
+        listening.setsockopt(socket.IPPROTO_TCP, option, value)
     if family == socket.AF_INET6:
         listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     listening.bind(address)

@@ -7,10 +7,11 @@ from loadslice.serve import oip_reply
 from loadslice.serve.admission import RAW_TYPES
 from loadslice.serve.datatypes import BYTES, NUMPY
 from loadslice.serve.envelope import ATTEMPT_MAX, TENANT_MAX
-from loadslice.serve.front import Call, Front, Service
+from loadslice.serve.front import Call, Front
 from loadslice.serve.limits import Limits
 from loadslice.serve.refusals import RefusalError
 from loadslice.serve.reply import Reply, json_reply
+from loadslice.serve.service import Service
 from loadslice.spec.pipeline import CLASSES, PRECISIONS
 
 PATH = "/openapi.json"

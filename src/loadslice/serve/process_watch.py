@@ -13,12 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from loadslice.backends.base import EngineError
-from loadslice.backends.isolated.host import EngineProcess
+from loadslice.backends.isolated.host import LOAD_TIMEOUT_S, EngineProcess
 from loadslice.serve.engines import Engines
 from loadslice.serve.limits import Limits
 from loadslice.serve.quarantine import HOLD_S
 from loadslice.serve.shell import Shell
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import reason
 from loadslice.spec.work import StageError
 
 log = logging.getLogger(__name__)
@@ -30,9 +31,6 @@ DELAY_S_MAX = 30.0
 
 WELL_S = 30.0
 """A process that has been up this long starts the doubling anew."""
-
-START_S_MAX = 300.0
-"""Longest time that loading and warming up may take; compilers of accelerators are slow."""
 
 
 @dataclass(slots=True, eq=False)
@@ -100,16 +98,21 @@ class ProcessWatch:
         self._cares[engine].process.kill()
         return True
 
-    def _attend(self, care: _Care) -> None:
+    def _attend(self, care: _Care) -> bool:
+        """Whether it is there."""
         care.up_since_s = self._loop.time()
         care.asked_s, care.is_silent = None, False
         try:
             assert care.process.pid is not None
             care.pidfd = os.pidfd_open(care.process.pid)
-        except ProcessLookupError:
+        except OSError as error:
+            if not isinstance(error, ProcessLookupError):  # no file descriptor is left: nobody would notice its end
+                log.error("engine %s: its process cannot be watched: %s", care.process.name, reason(error))
+                care.process.kill()
             self._ended(care)
-        else:
-            self._loop.add_reader(care.pidfd, self._ended, care)
+            return False
+        self._loop.add_reader(care.pidfd, self._ended, care)
+        return True
 
     def _forget(self, care: _Care) -> None:
         if care.pidfd is not None:
@@ -154,7 +157,7 @@ class ProcessWatch:
     def _start(self, care: _Care) -> None:
         assert self._starters is not None
         started = self._loop.run_in_executor(self._starters, self._start_and_warm, care)
-        care.timer = self._loop.call_later(START_S_MAX, care.process.kill)
+        care.timer = self._loop.call_later(LOAD_TIMEOUT_S, care.process.kill)
         started.add_done_callback(lambda done: self._started(care, done))
 
     def _start_and_warm(self, care: _Care) -> None:
@@ -170,9 +173,9 @@ class ProcessWatch:
         error = done.exception()
         if error is None:
             care.process.ready.set()
-            self._attend(care)
-            self._shell.engine_up(care.engine)
-            log.warning("engine %s: its process is back", care.process.name)
+            if self._attend(care):
+                self._shell.engine_up(care.engine)
+                log.warning("engine %s: its process is back", care.process.name)
             return
         if not isinstance(error, InputError | EngineError | StageError | OSError):
             log.error("engine %s: starting its process", care.process.name, exc_info=error)

@@ -44,7 +44,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
     stable: float | None
     canary: float | None
     at_s: float
-    """Seconds since 1970."""
+    """When it was posted, on the server's monotonic clock; means nothing to another run of it."""
 
 
 class Window(msgspec.Struct, kw_only=True):
@@ -147,7 +147,7 @@ class Evidence(msgspec.Struct, kw_only=True):
             self.distance_max = max(self.distance_max, distance)
 
 
-def judge(plan: RolloutPlan, evidence: Evidence, dwelt_s: float, dwell_s: float, wall_s: float) -> Finding:
+def judge(plan: RolloutPlan, evidence: Evidence, dwelt_s: float, dwell_s: float, now_s: float) -> Finding:
     """What follows from everything.
 
     Args:
@@ -155,12 +155,12 @@ def judge(plan: RolloutPlan, evidence: Evidence, dwelt_s: float, dwell_s: float,
         evidence: What there is.
         dwelt_s: Seconds at this step.
         dwell_s: Seconds that it has to last.
-        wall_s: Now, seconds since 1970, against which the ages of metrics are measured.
+        now_s: On the clock of `Value.at_s`, against which the ages of metrics are measured.
 
     Returns:
         The decision with the reason that decides; `findings` gives each signal's own.
     """
-    found = findings(plan, evidence, wall_s)
+    found = findings(plan, evidence, now_s)
     for name, finding in found.items():
         if finding.decision == "fail":
             return Finding(decision="fail", why=f"{name}: {finding.why}")
@@ -170,7 +170,7 @@ def judge(plan: RolloutPlan, evidence: Evidence, dwelt_s: float, dwell_s: float,
     return Finding(decision="inconclusive" if waiting else "pass", why="; ".join(waiting) or "every signal passes")
 
 
-def findings(plan: RolloutPlan, evidence: Evidence, wall_s: float) -> dict[str, Finding]:
+def findings(plan: RolloutPlan, evidence: Evidence, now_s: float) -> dict[str, Finding]:
     """Each signal's own end."""
     tests = 1 + (plan.latency is not None) + (plan.outputs is not None)
     alarm_at = tests / plan.false_alarm
@@ -180,7 +180,7 @@ def findings(plan: RolloutPlan, evidence: Evidence, wall_s: float) -> dict[str, 
     if plan.outputs is not None:
         found["outputs"] = _outputs(plan, evidence, alarm_at)
     for name, rule in plan.metrics.items():
-        found[f"metrics.{name}"] = metric(rule, evidence.values.get(name), wall_s)
+        found[f"metrics.{name}"] = metric(rule, evidence.values.get(name), now_s)
     return found
 
 
@@ -255,18 +255,18 @@ def _outputs(plan: RolloutPlan, evidence: Evidence, alarm_at: float) -> Finding:
     return Finding(decision="pass", why="answers as the stable version does", figures=figures)
 
 
-def metric(rule: MetricRule, value: Value | None, wall_s: float) -> Finding:
+def metric(rule: MetricRule, value: Value | None, now_s: float) -> Finding:
     """How a business metric ends: by its latest values, if there are two, of now, that are numbers."""
     if value is None:
         return _absent(rule.missing, "nobody has posted it", {})
     figures: dict[str, float | int | None] = {
         "stable": _finite(value.stable),
         "canary": _finite(value.canary),
-        "age_s": wall_s - value.at_s,
+        "age_s": now_s - value.at_s,
     }
     if value.stable is None or value.canary is None or not math.isfinite(value.stable + value.canary):
         return _absent(rule.missing, "one of its values is not a number", figures)
-    if not 0 <= wall_s - value.at_s <= rule.age_max_s:
+    if not 0 <= now_s - value.at_s <= rule.age_max_s:
         return _absent(rule.missing, "its values are stale, or of the future", figures)
     worse = value.stable - value.canary if rule.better == "higher" else value.canary - value.stable
     if worse > rule.worse_max * abs(value.stable):

@@ -11,6 +11,7 @@ from loadslice.serve.generation import Serving
 from loadslice.serve.rollout_analysis import Evidence, Finding
 from loadslice.serve.state_file import StateFile
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import NOT_JSON
 from loadslice.spec.rollout import Decision, RolloutPlan, RolloutState
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ def read(file: StateFile) -> Record:
         return Record()
     try:
         record = msgspec.json.decode(raw, type=Record)
-    except msgspec.MsgspecError as error:
+    except NOT_JSON as error:
         raise InputError(f"--state: the rollout in it cannot be read, {error}. Remove it.") from error
     record.evidence.values = {}  # of a clock that has ended; they are posted again
     return record

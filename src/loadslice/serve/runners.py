@@ -229,8 +229,7 @@ class ModelRunner:
             or self._clock.is_dilated
             or not session.is_numeric
             or sum([tensor.nbytes for work in batch.works for tensor in work.tensors.values()]) > DIRECT_BYTES_MAX
-            # Larger outputs are copied out, which the loop must not wait for.
-            or max(batch.rows, self._padded(batch)) * self._row_bytes.get(batch.bucket, 0) > LENT_BYTES_MAX
+            or self._copies_out(batch, session, slot)
             or not session.reserve(slot)
         ):
             return None
@@ -243,6 +242,11 @@ class ModelRunner:
         except BaseException:
             session.free(slot)
             raise
+
+    def _copies_out(self, batch: Batch, session: IsolatedSession, slot: int) -> bool:
+        """Whether outputs will be copied that are so large that the loop must not wait for it."""
+        outputs_bytes = max(batch.rows, self._padded(batch)) * self._row_bytes.get(batch.bucket, 0)
+        return outputs_bytes > LENT_BYTES_MAX or (outputs_bytes > DIRECT_BYTES_MAX and not session.lends(slot))
 
     def end(self, batch: Batch, slot: int) -> None:
         """See `DirectRunner.end`."""

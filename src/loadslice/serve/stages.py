@@ -102,12 +102,11 @@ def _tell_carried(loaded: list[LoadedStage]) -> None:
 
 def close_stages(stages: Sequence[LoadedStage]) -> None:
     """Free every model, and end the processes of engines that have one."""
-    processes = set(processes_of(stages).values())
+    for process in set(processes_of(stages).values()):
+        process.close()  # first: one that hangs would never say that it has freed a model
     for stage in stages:
         for version in stage.versions:
             _close(version.runners)
-    for process in processes:
-        process.close()
 
 
 def processes_of(stages: Sequence[LoadedStage]) -> dict[int, EngineProcess]:

@@ -13,11 +13,11 @@ import re
 import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import loadslice
 from loadslice.serve.request import VERSIONS, Passage, Request
-from loadslice.spec.errors import InputError, MissingExtraError
+from loadslice.spec.address import web_address
+from loadslice.spec.errors import MissingExtraError
 from loadslice.spec.outcome import Outcome
 from loadslice.spec.pipeline import CLASSES, Pipeline
 from loadslice.spec.twin import dilation
@@ -78,8 +78,7 @@ class Tracer:
     """
 
     def __init__(self, url: str, share: float, processor: Any = None) -> None:
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise InputError(f"--otlp '{url}': not like http://127.0.0.1:4318/v1/traces.")
+        web_address(url, "--otlp")
         try:
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider

@@ -86,6 +86,7 @@ class Worker(threading.Thread):
         self._jobs: queue.SimpleQueue[Batch | _Probe | None] = queue.SimpleQueue()
         self._probe: _Probe | None = None
         self._is_ill = False
+        self._is_finishing = False
 
     def give(self, batch: Batch) -> None:
         """Hand over a batch; the core never gives a slot two."""
@@ -100,6 +101,7 @@ class Worker(threading.Thread):
 
     def finish(self) -> None:
         """End after what is queued."""
+        self._is_finishing = True
         self._jobs.put(None)
 
     def run(self) -> None:
@@ -114,6 +116,7 @@ class Worker(threading.Thread):
             except RuntimeError:
                 log.debug("worker %s: the loop has closed", self.name)
                 return
+            del job  # and with it all tensors of a batch, which would stay until the next one comes
 
     def _run_batch(self, batch: Batch) -> None:
         batch.started_ns = self._clock.now_ns()
@@ -264,7 +267,7 @@ class DirectWorker(Worker):
             runner.end(batch, self._slot)
             self._look_ahead(batch)
         except EngineLostError as lost:
-            if batch.held:
+            if batch.held and not self._is_finishing:
                 blame(batch.requests)
                 self._on_lost(batch.engine)
                 self._give_thread(batch)

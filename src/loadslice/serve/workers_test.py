@@ -13,7 +13,7 @@ from loadslice.backends.isolated.arena import LENT_BYTES_MAX
 from loadslice.backends.isolated.session import IsolatedSession
 from loadslice.serve.clock import Clock
 from loadslice.serve.request import Batch
-from loadslice.serve.runners import ModelRunner
+from loadslice.serve.runners import DIRECT_BYTES_MAX, ModelRunner
 from loadslice.serve.workers import DirectWorker
 from loadslice.spec.pipeline import Engine, Stage
 from loadslice.spec.work import StageError, Work
@@ -117,8 +117,10 @@ def test_while_the_thread_has_a_batch_the_next_waits_behind_it() -> None:
 class Process:
     """Takes everything; has no memory to write it to in place."""
 
-    def __init__(self) -> None:
+    def __init__(self, output_bytes: int = 0) -> None:
         self.asked: list[str] = []
+        self.output_bytes = output_bytes
+        self.has_room = True
 
     def reserve(self, _slot: int) -> bool:
         return True
@@ -136,10 +138,13 @@ class Process:
         self.asked.append("free")
 
     def receive(self, _slot: int) -> dict[str, np.ndarray[Any, Any]]:
-        return {"y": np.zeros((1, LENT_BYTES_MAX + 1), np.uint8)}
+        return {"y": np.zeros((1, self.output_bytes), np.uint8)}
 
     def hand_over_ns(self, _slot: int) -> int:
         return 0
+
+    def lends(self, _slot: int) -> bool:
+        return self.has_room
 
 
 def runner_on(process: Any, buckets: list[list[int]]) -> ModelRunner:
@@ -175,10 +180,22 @@ def test_padding_counts_as_much_as_what_is_padded(
 
 
 def test_a_model_that_gives_more_than_is_lent_is_run_by_the_thread_from_then_on() -> None:
-    runner = runner_on(Process(), [[8, 8], [16, 16]])
+    runner = runner_on(Process(LENT_BYTES_MAX + 1), [[8, 8], [16, 16]])
     work = Work({"x": np.zeros((1, 4, 4), np.float32)})
     first = batch_of(work)
     assert runner.begin(first, 0) == 7
     runner.end(first, 0)
     assert runner.begin(batch_of(work), 0) is None
     assert runner.begin(batch_of(work, bucket=1), 0) == 7
+
+
+def test_large_outputs_are_copied_by_the_thread_while_all_other_memory_is_in_use() -> None:
+    process = Process(DIRECT_BYTES_MAX + 1)
+    runner = runner_on(process, [])
+    work = Work({"x": np.zeros((1, 4, 4), np.float32)})
+    first = batch_of(work)
+    assert runner.begin(first, 0) == 7
+    runner.end(first, 0)
+    assert runner.begin(batch_of(work), 0) == 7
+    process.has_room = False
+    assert runner.begin(batch_of(work), 0) is None

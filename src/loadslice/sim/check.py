@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import polars as pl
 
@@ -18,7 +17,7 @@ from loadslice.spec import journal as spec
 from loadslice.spec import latency as latency_file
 from loadslice.spec import pipeline as pipeline_file
 from loadslice.spec.errors import InputError
-from loadslice.spec.journal import Journal
+from loadslice.spec.journal import Journal, pipeline_of
 from loadslice.spec.latency import LatencyTable
 
 LOOKS = 1000
@@ -92,7 +91,7 @@ def _clock(journal: Journal) -> Iterator[Finding]:
 
 
 def _decisions(journal: Journal, folder: Path) -> Iterator[Finding]:
-    pipeline = pipeline_file.check(_decode(journal.head.pipeline_yaml, folder), f"{folder}/journal.json: pipeline")
+    pipeline = pipeline_of(journal, folder)
     tables = lower(pipeline, _latency(folder), rule_sources(pipeline))
     state = fresh(tables, pipeline.max_requests)
     table = journal.events.select(list(spec.EVENT_COLUMNS))
@@ -131,13 +130,6 @@ def _followed(logged: Int64s, pipeline: pipeline_file.Pipeline, tables: Tables) 
         held=not broken,
         figure=broken or f"{followed} of {len(starts)} events followed one by one",
     )
-
-
-def _decode(text: str, folder: Path) -> pipeline_file.Pipeline:
-    try:
-        return msgspec.yaml.decode(text, type=pipeline_file.Pipeline)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{folder}/journal.json: pipeline_yaml: {error}") from error
 
 
 def _latency(folder: Path) -> LatencyTable | None:

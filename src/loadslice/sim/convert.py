@@ -1,6 +1,5 @@
 """Rewrites a journal of an older schema in the present one, step by step."""
 
-import hashlib
 import io
 import shutil
 from collections.abc import Callable
@@ -39,15 +38,13 @@ def convert(old: Path, new: Path) -> None:
             raise InputError(f"{old}: there is no way from '{head.schema}' to '{spec.SCHEMA_VERSION}'.")
         schema, step = _STEPS[schema]
         table = step(table)
-    sums = {}
     for name, frame in (("requests", journal.requests), ("stages", journal.stages), ("events", table)):
         held = io.BytesIO()
         frame.write_parquet(held)
-        sums[name] = hashlib.sha256(held.getbuffer()).hexdigest()
         write_bytes(new / f"{name}.parquet", held.getvalue())
     if (old / "latency.json").is_file():
         shutil.copyfile(old / "latency.json", new / "latency.json")
-    write_bytes(new / "journal.json", encode_json(msgspec.structs.replace(head, schema=schema, tables_sha256=sums)))
+    write_bytes(new / "journal.json", encode_json(msgspec.structs.replace(head, schema=schema)))
 
 
 def _with_tenant_and_key(table: pl.DataFrame) -> pl.DataFrame:

@@ -36,7 +36,6 @@ def write(
     """
     record = finished.record
     assert len(record.events) > 0, "run(..., journal=True) keeps what a journal needs"
-    sums = {}
     for name, frame in (
         ("requests", requests(finished, trace)),
         ("stages", stages(finished)),
@@ -45,7 +44,6 @@ def write(
         # Through memory: on a full disk the Parquet writer has words of its own, `write_bytes` has ours.
         held = io.BytesIO()
         frame.write_parquet(held)
-        sums[name] = hashlib.sha256(held.getbuffer()).hexdigest()
         write_bytes(folder / f"{name}.parquet", held.getvalue())
     counts = np.bincount(record.outcome, minlength=len(OUTCOMES) + 1)[1:]
     head = spec.JournalHead(
@@ -58,7 +56,6 @@ def write(
         span_ns=int(record.end_ns.max()),
         pipeline_yaml=pipeline_yaml,
         effects_sha256=effects_sha256(record.effects[: record.counts[r.N_EFFECTS]]),
-        tables_sha256=sums,
         stamp=stamped,
     )
     write_bytes(folder / "journal.json", encode_json(head))

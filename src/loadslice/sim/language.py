@@ -94,6 +94,7 @@ def run_language(
     language: Language,
     costs: Mapping[str, StepCost] | None = None,
     *,
+    told: Mapping[str, StepCost] | None = None,
     seed: int = 0,
     speed: float = 1.0,
     prefix_tokens: Mapping[str, int] | None = None,
@@ -109,6 +110,7 @@ def run_language(
         trace: With ``tokens_in`` and ``tokens_out``.
         language: Checked.
         costs: Step costs by engine, as measured; default: those of the file.
+        told: What the desk is told that they are, where that is something else.
         seed: Of every draw.
         speed: Pace of the trace.
         prefix_tokens: Prompt tokens that each engine's prefix cache holds; default: none.
@@ -121,13 +123,13 @@ def run_language(
     Raises:
         InputError: The trace has no tokens, or an engine no costs.
     """
-    tables = lower(language, costs)
+    tables = lower(language, told or costs)
     state = fresh(tables, language.max_sequences)
     prompts, warnings = lower_prompts(trace, language, speed)
     count, requests = len(language.engines), len(trace)
     known = costs or {}
     spreads = [known.get(name, engine.cost) for name, engine in language.engines.items()]
-    settings = tables.engines.astype(np.float64)
+    settings = lower(language, costs).engines.astype(np.float64)
     attend_ns = settings[:, (c.E_ATTEND_PS, c.E_PROMPT_ATTEND_PS)] / 1000
     world = layout.World(
         costs=np.column_stack((settings[:, (c.E_STEP_NS, c.E_TOKEN_NS, c.E_ROW_NS)], attend_ns)),
@@ -176,7 +178,7 @@ def summarise(run: LanguageRun, basis: str, way_ms: float = 0.0) -> LanguageSimu
             name: int((answers[placed, layout.A_ROUTE] == code).sum()) for code, name in enumerate(ROUTES) if code > 0
         },
         first_token_ms=tail_of((answers[done, layout.A_FIRST_NS] - arrival_ns[done]) / _NS_PER_MS + way_ms),
-        between_tokens_ms=_gap_tail(run.record.gaps.sum(axis=0)),
+        between_tokens_ms=gap_tail(run.record.gaps.sum(axis=0)),
         whole_ms=tail_of((answers[done, layout.A_END_NS] - arrival_ns[done]) / _NS_PER_MS + way_ms),
         tokens_per_s=float(answers[:, layout.A_PRODUCED].sum() / (span_ns / _NS_PER_S)),
         completed_per_s=float(done.sum() / (span_ns / _NS_PER_S)),
@@ -214,11 +216,15 @@ def tail_of(values_ms: NDArray[np.float64]) -> Tail:
     return Tail(p50=float(p50), p95=float(p95), p99=float(p99), mean=float(values_ms.mean()))
 
 
-def _gap_tail(counts: NDArray[np.int64]) -> Tail:
+def gap_tail(counts: NDArray[np.int64]) -> Tail:
+    """Percentiles of times between tokens, from how many fell into each bin of `language_layout.gap_bin`."""
     total = int(counts.sum())
     if total == 0:
         return Tail(p50=None, p95=None, p99=None, mean=None)
     middles_ms = np.exp((np.arange(len(counts)) + 0.5) / layout.GAP_BINS_PER_E) / 1000
     cumulated = np.cumsum(counts)
-    p50, p95, p99 = (float(middles_ms[np.searchsorted(cumulated, share * total)]) for share in (0.5, 0.95, 0.99))
+    # As `np.percentile` has them, between two values: of a few dozen the nearest would be the largest.
+    places = (total - 1) * np.array([0.5, 0.95, 0.99])
+    below, above = (middles_ms[np.searchsorted(cumulated, side(places) + 1)] for side in (np.floor, np.ceil))
+    p50, p95, p99 = (below + (places - np.floor(places)) * (above - below)).tolist()
     return Tail(p50=p50, p95=p95, p99=p99, mean=float((middles_ms * counts).sum() / total))

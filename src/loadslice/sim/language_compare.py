@@ -37,6 +37,7 @@ def run_router(
         trace,
         msgspec.structs.replace(around.language, router=router),
         around.costs,
+        told=around.told,
         seed=seed,
         speed=speed,
         prefix_tokens=prefix_tokens,

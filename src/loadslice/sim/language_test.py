@@ -5,8 +5,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from loadslice.policy.tokens import columns as c
 from loadslice.sim import language_layout as layout
-from loadslice.sim.language import LanguageRun, run_language, summarise
+from loadslice.sim.language import LanguageRun, gap_tail, run_language, summarise
 from loadslice.spec.errors import InputError
 from loadslice.spec.language import Language, LanguageEngine, Link, Router, StepCost, check_language
 
@@ -63,7 +64,7 @@ def test_a_long_prompt_stalls_those_who_decode_when_local_and_not_when_remote() 
     assert gaps["always-remote"].p99 is not None
     assert gaps["always-remote"].p99 < 20
     assert gaps["always-local"].p99 is not None
-    assert gaps["always-local"].p99 > 400
+    assert gaps["always-local"].p99 > 200  # one of forty takes 411
 
 
 def test_chunks_and_a_limit_on_steps_bound_what_a_long_prompt_does_to_others() -> None:
@@ -157,3 +158,19 @@ def test_prompts_are_computed_beside_answers_only_as_long_as_few_tokens_come_lat
     assert free_ms > 2 * split_ms
     assert spared_ms < 1.05 * split_ms
     assert 0 < spared < free
+
+
+def test_percentiles_between_tokens_lie_between_values_as_numpy_has_them() -> None:
+    gaps_ms = np.exp(np.random.default_rng(5).normal(3, 1, 37))
+    counts = np.zeros(layout.GAP_BINS, np.int64)
+    for gap_ms in gaps_ms:
+        counts[int(np.log(gap_ms * 1e3) * layout.GAP_BINS_PER_E)] += 1
+    said = gap_tail(counts)
+    assert [said.p50, said.p95, said.p99] == pytest.approx(np.percentile(gaps_ms, [50, 95, 99]).tolist(), rel=0.01)
+
+
+def test_the_desk_may_be_told_other_costs_than_steps_have() -> None:
+    slow = StepCost(step_ms=100, token_us=10_000, row_us=10_000)
+    run = run_language(prompts((0, 100, 1)), fleet(links=False), told={"decode": slow})
+    assert times_ms(run, layout.A_FIRST_NS) == [110.0]
+    assert run.tables.engines[0, c.E_STEP_NS] == 100_000_000

@@ -36,14 +36,19 @@ class Surroundings(NamedTuple):
     way_ms: float
     """Between a client and the desk."""
     basis: str
+    told: dict[str, StepCost] | None = None
+    """Costs that the desk is told; ``None``: those that are."""
 
 
-def surroundings(language: Language, profile: LanguageProfile | None) -> Surroundings:
+def surroundings(
+    language: Language, profile: LanguageProfile | None, told: LanguageProfile | None = None
+) -> Surroundings:
     """Lower a profile; without one, the costs that the language file states.
 
     Args:
         language: Checked.
         profile: Of these engines.
+        told: The one that the server has, where another says what its engines really took.
     """
     if profile is None:
         return Surroundings(language, None, None, None, None, 0.0, 0.0, "costs as the language file states them")
@@ -76,6 +81,7 @@ def surroundings(language: Language, profile: LanguageProfile | None) -> Surroun
         float(np.mean(spreads)) if spreads else 0.0,
         0.0 if profile.serving is None else profile.serving.request_ms,
         basis,
+        None if told is None else costs_of(told),
     )
 
 

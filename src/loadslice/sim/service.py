@@ -21,8 +21,9 @@ from loadslice.policy.estimate import typical_ms
 from loadslice.policy.kernel import by_reference, kernel
 from loadslice.policy.kernel import entry as called_from_python
 from loadslice.policy.tables import Int64s, versions
+from loadslice.sim.crowding import company, measured_crowding, shared_cores, shared_threads
 from loadslice.sim.draws import NORMAL_95, normal, t_95, uniform
-from loadslice.sim.gaps import ON_HOST, accepts, gap, remedy, rows_most
+from loadslice.sim.gaps import accepts, gap, remedy, rows_most
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import Drift, Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import Pipeline, Stage
@@ -143,7 +144,7 @@ def lower_service(
                 lacking = gap(stage, name, bucket, found[key], factor[key], rows_most(latency, stage, name, bucket))
                 if lacking is not None:
                     warnings.append(f"{lacking} {remedy(pipeline, stage, name, pipeline_path)}")
-    cores = _shared_cores(latency)
+    cores = shared_cores(latency)
     knots = max(len(entries) for entries in found.values())
     shape = (len(stages), len(engines), lanes, knots)
     service = Service(
@@ -152,33 +153,34 @@ def lower_service(
         scale=np.zeros((*shape, 2)),
         quantile_ns=np.zeros((*shape, GRID)),
         contention=np.ones(shape[:3]),
-        threads=np.array([_shared_threads(pipeline, name) for name in engines], np.int64),
+        threads=np.array([shared_threads(pipeline, name) for name in engines], np.int64),
         cores=cores,
         handover_ns=np.zeros(GRID) if latency.handover_ms is None else quantile_function(latency.handover_ms),
         background=rate_per_s * (latency.overhead_cpu_ms or 0.0) / 1000,
-        company=_company(pipeline, cores),
-        machine=np.array([0 if _shared_threads(pipeline, name) else e + 1 for e, name in enumerate(engines)], np.int64),
+        company=company(pipeline, cores),
+        machine=np.array([0 if shared_threads(pipeline, name) else e + 1 for e, name in enumerate(engines)], np.int64),
         likeness=0.0 if latency.drift is None else latency.drift.likeness,
         period_ns=1.0 if latency.drift is None else latency.drift.period_ms * _NS_PER_MS,
         between_runs=np.array(_between_runs(latency.drift)),
         pace=1.0,
     )
     for key, entries in found.items():
-        _fill(service, key, entries, factor[key], _measured_crowding(pipeline, engines[key[1]], cores))
+        _fill(service, key, entries, factor[key], measured_crowding(pipeline, engines[key[1]], cores))
     return service, warnings
 
 
 def _between_runs(drift: Drift | None) -> tuple[float, float]:
     """How far one more run may lie from those measured, as a standard deviation.
 
-    A spread found from few runs is uncertain itself, and so is their mean: a prediction interval for one more value is
-    ``t * s * sqrt(1 + 1 / n)``; what is drawn is normal, so that ``t`` counts by its ratio to the normal point.
+    A spread found from few runs is uncertain itself, and so is the mean that times are: a prediction interval for one
+    more value is ``t * s * sqrt(1 + 1 / n)``, with ``t`` of the runs that ``s`` was found from and ``n`` of the runs in
+    the mean; what is drawn is normal, so that ``t`` counts by its ratio to the normal point.
     """
     if drift is None:
         return 0.0, 0.0
     wider = 1.0
     if drift.runs is not None:
-        wider = t_95(drift.runs - 1) / NORMAL_95 * math.sqrt(1 + 1 / drift.runs)
+        wider = t_95(drift.runs - 1) / NORMAL_95 * math.sqrt(1 + 1 / (drift.level_runs or drift.runs))
     return (drift.between_runs or 0.0) * wider, (drift.overhead_between_runs or 0.0) * wider
 
 
@@ -217,56 +219,6 @@ def _nearest(entries: list[Entry], stage: Stage, engine: str, bucket: int) -> tu
     )
     near = [entry for entry in entries if entry.shape == nearest]
     return sorted(near, key=lambda entry: entry.batch), elements / math.prod(nearest)
-
-
-def _shared_threads(pipeline: Pipeline, engine: str) -> int:
-    """Processor threads a busy slot takes from the others: those of engines that run on this processor."""
-    settings = pipeline.engines[engine]
-    on_host = settings.device is None or settings.device.upper().startswith("CPU")
-    return settings.threads if on_host and settings.backend in ON_HOST else 0
-
-
-def _shared_cores(latency: LatencyTable) -> float:
-    """Cores of the machine the table was measured on; a table of no machine has nothing to share."""
-    if latency.stamp is None or not any(entry.contended_ms is not None for entry in latency.entries):
-        return math.inf
-    return float(latency.stamp.machine.get("cpus", math.inf))
-
-
-def _company(pipeline: Pipeline, cores: float) -> Int64s:
-    """[S, E] how many threads beside its own a stage contended with when its contended times were taken.
-
-    Threads beyond the cores are not company but crowding. Half of the company is taken to slow half as much.
-    """
-    company = np.ones((len(pipeline.stages), len(pipeline.engines)), np.int64)
-    for e, name in enumerate(pipeline.engines):
-        own = _shared_threads(pipeline, name)
-        if own > 0 and cores < math.inf:
-            company[:, e] = max(1, min(_contending_threads(pipeline, name), int(cores)) - own)
-    return company
-
-
-def _contending_threads(pipeline: Pipeline, engine: str) -> int:
-    """Threads that were busy while an engine's contended times were taken, its own included.
-
-    Every slot is busy that runs models; Python stages are timed beside all of them.
-    """
-    threads = sum(
-        _shared_threads(pipeline, name) * settings.max_inflight
-        for name, settings in pipeline.engines.items()
-        if settings.backend != "python"
-    )
-    if pipeline.engines[engine].backend == "python":
-        threads += _shared_threads(pipeline, engine)
-    return threads
-
-
-def _measured_crowding(pipeline: Pipeline, engine: str, cores: float) -> float:
-    """How far busy threads outnumbered the cores while an engine's contended times were taken.
-
-    What those contain of crowding must come out again, because the loop puts it in by the company of the moment.
-    """
-    return max(1.0, _contending_threads(pipeline, engine) / cores)
 
 
 def _fill(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadslice.spec.arrays import read_npz
+from loadslice.spec.arrays import read_npy, read_npz
 
 
 def packed() -> bytes:
@@ -58,3 +58,40 @@ def test_objects_are_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_the_systems_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_npz(tmp_path / "absent.npz")
+
+
+HEAD = b"\x93NUMPY\x01\x00"
+
+
+def npy(head: bytes) -> bytes:
+    return HEAD + len(head).to_bytes(2, "little") + head + bytes(24)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), |  \n"),
+        npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2\n"),
+        npy(b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n"),
+        npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (2305843009213693951, 2), }\n"),
+        npy(b"\xff\xff\xff\xff\n"),
+        HEAD,
+        b"",
+    ],
+)
+def test_an_array_whose_head_is_no_python_is_a_value_error_of_one_line(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "x.npy"
+    path.write_bytes(data)
+    with pytest.raises(ValueError) as error:  # noqa: PT011 - whatever it says
+        read_npy(path, bytes_max=1 << 20)
+    assert "\n" not in str(error.value)
+
+
+def test_an_array_is_read_unless_it_is_too_large_or_an_archive(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(6).reshape(3, 2))
+    assert read_npy(tmp_path / "x.npy", bytes_max=48).tolist() == [[0, 1], [2, 3], [4, 5]]
+    with pytest.raises(ValueError, match="48 bytes are more than the 47"):
+        read_npy(tmp_path / "x.npy", bytes_max=47)
+    np.savez(tmp_path / "y.npz", x=np.arange(6))
+    with pytest.raises(ValueError, match="an archive"):
+        read_npy(tmp_path / "y.npz", bytes_max=1000)

@@ -27,6 +27,8 @@ class DrillResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one."""
 
     name: str
+    pipeline: str = ""
+    """Whose."""
     promise: str
     figure: str
     """The measured figure in words, unit included; what was missing, where it could not be run."""
@@ -43,11 +45,13 @@ class DrillResult(msgspec.Struct, frozen=True, kw_only=True):
 class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
     """``drills.json``."""
 
-    pipeline: str
+    pipelines: list[str]
     drills: list[DrillResult]
+    """One pipeline after the other."""
     held: int
     broken: int
     not_applicable: int
+    wall_s: float
     stamp: Stamp | None = None
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
+from loadslice.spec.address import web_address
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import decode_yaml
 
@@ -195,8 +195,8 @@ def _check_placement(placement: Placement, wanted: Evaluation, place: str) -> No
         raise InputError(f"{place}: give one of pipeline, url and built_in, not {len(given)}.")
     if placement.built_in is not None and wanted.model is None:
         raise InputError(f"{place}.built_in: '{placement.built_in}' is made from a model. Add `model: FILE.onnx`.")
-    if placement.url is not None and urlsplit(placement.url).scheme not in ("http", "https"):
-        raise InputError(f"{place}.url: '{placement.url}' is not like http://127.0.0.1:8000.")
+    if placement.url is not None:
+        web_address(placement.url, f"{place}.url:")
     for key in placement.fixed:
         if key not in VARIABLES or key == "placement":
             raise InputError(f"{place}.fixed: '{key}' is not one of {', '.join(VARIABLES[1:])}.")

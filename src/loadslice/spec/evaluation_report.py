@@ -97,7 +97,10 @@ class Knee(msgspec.Struct, frozen=True, kw_only=True):
     """Of the plateau."""
     clients_most_power: int
     """The step with most throughput over latency."""
-    throughput_95: Interval | None = None
+    throughput_range: Interval | None = None
+    """Least and most of the rounds that it is the median of."""
+    clients_range: Interval | None = None
+    rounds: int = 0
 
 
 def load(path: Path) -> EvaluationReport:

@@ -61,7 +61,9 @@ def test_what_is_wrong_is_refused_with_its_key(tmp_path: Path, change: str, said
     [
         ("{name: x}", "give one of pipeline, url and built_in, not 0"),
         ("{name: x, url: http://a, pipeline: p.yaml}", "not 2"),
-        ("{name: x, url: 'file:///etc/passwd'}", "is not like http://"),
+        ("{name: x, url: 'file:///etc/passwd'}", "not like http://"),
+        ("{name: x, url: 'http://[::1'}", "Invalid IPv6 URL"),
+        ("{name: x, url: 'http://a:b'}", ".url: 'http://a:b'"),
         ("{name: '../x', url: http://a}", "must be letters, digits"),
         ("{name: x, url: http://a, dilate: 0.5}", "dilate"),
         ("{name: x, url: http://a, fixed: {colour: red}}", "fixed: 'colour' is not one of"),

@@ -9,7 +9,7 @@ from loadslice.spec.files import Stamp, decode_json
 from loadslice.spec.latency import Drift
 from loadslice.spec.report import Interval
 
-SCHEMA = "fidelity/2"
+SCHEMA = "fidelity/3"
 
 FIGURES = {"p50": "ms", "p95": "ms", "p99": "ms", "throughput": "requests/s", "error rate": "share"}
 """What is compared, and its unit."""
@@ -31,6 +31,8 @@ class FigureFidelity(msgspec.Struct, frozen=True, kw_only=True):
     """Of each repeat."""
     error: float | None
     """Predicted less measured, mean over the repeats: percent of what was measured, of the error rate points."""
+    error_size: float | None
+    """Mean size of the repeats' errors, in the unit of ``error``: too high once and too low once is not right."""
     noise: float | None
     """Standard deviation of the repeats among themselves, in the unit of ``error``; null for a single repeat."""
     covered: int
@@ -88,8 +90,9 @@ class PlanFidelity(msgspec.Struct, frozen=True, kw_only=True):
     """Share of requests, over all repeats, whose outcome and engine at every stage were as predicted."""
     agreement_live: float | None
     """The same between every two live repeats: what the machine's noise leaves of it."""
-    coverage: float
-    """Share of measured figures that lie in the predicted interval."""
+    coverage: float | None
+    """Share of measured figures that lie in the predicted interval, those aside that could not miss: both the same
+    single value, as no errors at all."""
     noise: list[Noise]
     """Of each repeat."""
 

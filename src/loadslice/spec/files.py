@@ -6,11 +6,12 @@ import hashlib
 import os
 import platform
 import re
+import stat
 import tempfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 import yaml
@@ -37,6 +38,24 @@ def reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
+def opened(path: Path) -> BinaryIO:
+    """Open a file to be read. Pipes may never end, or never begin, and what was read cannot be hashed afterwards.
+
+    Raises:
+        OSError: It is not there, may not be read, or is no regular file.
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise OSError(errno.EINVAL, f"it is {what}, not a file")
+    return path.open("rb")
+
+
+def resolved(path: Path) -> Path:
+    """The path without links; one that leads to itself stays, and who opens it is told by the system."""
+    return Path(os.path.realpath(path))
+
+
 def read_bytes(path: Path, *, max_bytes: int = TEXT_BYTES_MAX) -> bytes:
     """Read a whole small file.
 
@@ -44,10 +63,14 @@ def read_bytes(path: Path, *, max_bytes: int = TEXT_BYTES_MAX) -> bytes:
         InputError: The file is absent, unreadable or larger than ``max_bytes``.
     """
     try:
-        size = path.stat().st_size
-        if size > max_bytes:
-            raise InputError(f"{path}: {size} bytes is more than the {max_bytes} allowed here.")
-        return path.read_bytes()
+        with opened(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size > max_bytes:
+                raise InputError(f"{path}: {size} bytes is more than the {max_bytes} allowed here.")
+            data = stream.read(max_bytes + 1)  # one that grows meanwhile, or that /proc makes up, has no true size
+        if len(data) > max_bytes:
+            raise InputError(f"{path}: more than the {max_bytes} bytes allowed here.")
+        return data
     except OSError as error:
         raise InputError(f"{path}: cannot be read, {reason(error)}.") from error
 
@@ -58,29 +81,44 @@ def decode_yaml(path: Path, kind: type[T]) -> T:
     Raises:
         InputError: Unreadable, not UTF-8, not YAML, or not of this type.
     """
-    raw = read_bytes(path, max_bytes=YAML_BYTES_MAX)
+    return decode_yaml_text(read_bytes(path, max_bytes=YAML_BYTES_MAX), str(path), kind)
+
+
+def decode_yaml_text(raw: bytes | str, place: str, kind: type[T]) -> T:
+    """The same of a text that stands elsewhere, as a journal holds its pipeline.
+
+    Args:
+        raw: YAML.
+        place: How messages name it.
+        kind: The spec type.
+
+    Raises:
+        InputError: Too long, not YAML, or not of this type.
+    """
+    if len(raw) > YAML_BYTES_MAX:
+        raise InputError(f"{place}: {len(raw)} bytes is more than the {YAML_BYTES_MAX} allowed here.")
     try:
-        found = _load_yaml(raw, path)
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"{path}: not valid YAML: {error}") from error
+        found = _load_yaml(raw, place)
+    except (yaml.YAMLError, UnicodeError, ValueError) as error:
+        raise InputError(f"{place}: not valid YAML: {error}") from error
     except RecursionError as error:
-        raise InputError(f"{path}: nested too deeply.") from error
+        raise InputError(f"{place}: nested too deeply.") from error
     try:
         return msgspec.convert(found, type=kind)
     except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {_with_plain_path(_with_keys(str(error), found, kind))}") from error
+        raise InputError(f"{place}: {_with_plain_path(_with_keys(str(error), found, kind))}") from error
     except RecursionError as error:
-        raise InputError(f"{path}: nested too deeply.") from error
+        raise InputError(f"{place}: nested too deeply.") from error
 
 
-def _load_yaml(raw: bytes, path: Path) -> Any:
+def _load_yaml(raw: bytes | str, place: str) -> Any:
     loader = _UniqueKeys(raw)
     try:
         node = loader.get_single_node()
         if node is None:
             return None
         if _expanded(node, {}, set()) > YAML_NODES_MAX:
-            raise InputError(f"{path}: its aliases (`*name`) stand for more than {YAML_NODES_MAX} values.")
+            raise InputError(f"{place}: its aliases (`*name`) stand for more than {YAML_NODES_MAX} values.")
         return loader.construct_document(node)
     finally:
         loader.dispose()
@@ -158,6 +196,10 @@ def _replaced(found: Any, place: str, value: Any) -> Any:
     return copied
 
 
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""All that decoding somebody else's JSON raises: wrong types, wrong bytes, nesting without an end."""
+
+
 def decode_json(path: Path, kind: type[T]) -> T:
     """Read a JSON file of one spec type.
 
@@ -168,8 +210,11 @@ def decode_json(path: Path, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {_with_plain_path(str(error))}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        text = str(error)
+        if "[...]" in text and len(raw) <= YAML_BYTES_MAX:
+            text = _with_keys(text, msgspec.json.decode(raw), kind)
+        raise InputError(f"{path}: {_with_plain_path(text)}") from error
+    except NOT_JSON as error:
         raise InputError(f"{path}: not valid JSON: {error}") from error
 
 
@@ -217,10 +262,13 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` and rename it over ``path`` when the block ends well.
 
     Raises:
-        OutputError: The folder cannot be written to or the disk is full; nothing is left behind.
+        OutputError: The folder cannot be written to or the disk is full; nothing is left behind. Or what is there is no
+            file: renaming over ``/dev/null`` would take it from the whole machine.
     """
     temporary: Path | None = None
     try:
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, f"it is {'a folder' if path.is_dir() else 'a pipe or a device'}, not a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
         os.close(handle)
@@ -247,7 +295,7 @@ def sha256_file(path: Path) -> str:
     """SHA-256 of a file's bytes, as hexadecimal."""
     digest = hashlib.sha256()
     try:
-        with path.open("rb") as stream:
+        with opened(path) as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
     except OSError as error:
@@ -323,7 +371,7 @@ def resolve_model(reference: str, folder: Path) -> Path:
         InputError: No such file or package, or a path that leaves the package.
     """
     if not reference.startswith("package:"):
-        path = (folder / reference).resolve()
+        path = resolved(folder / reference)
     else:
         path = _package_file(reference.removeprefix("package:"), reference)
     if not path.is_file():
@@ -343,8 +391,8 @@ def _package_file(inside: str, reference: str) -> Path:
         raise InputError(
             f"model '{reference}': package '{package}' is not installed. Run `pip install {package.replace('_', '-')}`."
         )
-    root = Path(next(iter(found.submodule_search_locations))).resolve()
-    path = (root / relative).resolve()
+    root = resolved(Path(next(iter(found.submodule_search_locations))))
+    path = resolved(root / relative)
     if not path.is_relative_to(root):
         raise InputError(f"model '{reference}': the path leaves package '{package}'.")
     return path

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import msgspec
@@ -5,7 +6,9 @@ import numpy as np
 import pytest
 
 from loadslice.spec import files
-from loadslice.spec.errors import InputError
+from loadslice.spec.arrays import read_npz
+from loadslice.spec.errors import InputError, OutputError
+from loadslice.spec.language import is_language_file
 
 
 def write_half(path: Path) -> None:
@@ -27,6 +30,19 @@ def test_an_unwritable_place_is_one_readable_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InputError, match="Choose another place"):
         files.write_bytes(tmp_path / "file" / "report.json", b"x")
+
+
+def test_nothing_is_put_in_the_place_of_a_device_a_pipe_or_a_folder(tmp_path: Path) -> None:
+    pipe, folder, link = tmp_path / "pipe", tmp_path / "folder", tmp_path / "link"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    link.symlink_to("/dev/null")
+    for path, what in ((pipe, "a pipe or a device"), (folder, "a folder"), (link, "a pipe or a device")):
+        with pytest.raises(OutputError, match=f"cannot be written, it is {what}, not a file. Choose another place"):
+            files.write_bytes(path, b"x")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["folder", "link", "pipe"]
+    assert link.is_symlink()
+    assert pipe.is_fifo()
 
 
 def test_unknown_is_null_never_nan() -> None:
@@ -106,3 +122,42 @@ def test_a_wrong_key_deep_inside_is_named_with_every_name_above_it(tmp_path: Pat
 def test_a_key_that_yaml_takes_for_a_truth_value_stays_a_word(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("{on: 1, yes: 2}")
     assert files.decode_yaml(tmp_path / "a.yaml", dict[str, int]) == {"on": 1, "yes": 2}
+
+
+@pytest.mark.parametrize("read", [files.read_bytes, files.sha256_file, lambda path: read_npz(path), is_language_file])
+def test_a_pipe_that_nobody_writes_to_and_a_device_without_an_end_are_not_waited_for(tmp_path: Path, read) -> None:
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero")):
+        if read is is_language_file:
+            assert not read(path)
+            continue
+        with pytest.raises((InputError, OSError), match="pipe or a device, not a file"):
+            read(path)
+
+
+def test_a_folder_in_the_place_of_a_file_is_said_to_be_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read, it is a folder, not a file"):
+        files.read_bytes(tmp_path)
+
+
+def test_a_file_that_says_it_is_empty_and_is_not_is_read_as_far_as_is_allowed() -> None:
+    with pytest.raises(InputError, match="more than the 10 bytes allowed here"):
+        files.read_bytes(Path("/proc/cpuinfo"), max_bytes=10)
+
+
+def test_a_link_that_leads_to_itself_is_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    loop = tmp_path / "loop.yaml"
+    loop.symlink_to("loop.yaml")
+    assert files.resolved(loop) == loop
+    assert files.resolved(loop / "..") == tmp_path
+    with pytest.raises(InputError, match=r"model 'loop\.yaml': no such file"):
+        files.resolve_model("loop.yaml", tmp_path)
+    with pytest.raises(InputError, match="symbolic links"):
+        files.read_bytes(loop)
+
+
+def test_the_entry_of_a_mapping_that_is_wrong_is_named_in_json_as_in_yaml(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"a": {"n": [1]}, "b b": {"n": ["x"]}}')
+    with pytest.raises(InputError, match=r"b b\.n\[0\]: Expected `int`, got `str`"):
+        files.decode_json(tmp_path / "x.json", dict[str, dict[str, list[int]]])

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import resolved
 
 
 def load_function(reference: str, folder: Path) -> Callable[..., Any]:
@@ -29,7 +30,7 @@ def load_function(reference: str, folder: Path) -> Callable[..., Any]:
     module_name, _, function_name = reference.partition(":")
     if not module_name.isidentifier() or not function_name.isidentifier():
         raise InputError(f"'{reference}' is not like 'module:function', with module.py beside the pipeline file.")
-    path = (folder / f"{module_name}.py").resolve()
+    path = resolved(folder / f"{module_name}.py")
     if not path.is_file():
         raise InputError(f"'{reference}': no such file: {path}.")
     function = getattr(_module(path), function_name, None)

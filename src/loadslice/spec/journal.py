@@ -13,9 +13,10 @@ from typing import Literal
 import msgspec
 import polars as pl
 
-from loadslice.spec import parquet
+from loadslice.spec import frames
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import Stamp, decode_json, reason, sha256_file
+from loadslice.spec.files import Stamp, decode_json, decode_yaml_text, reason
+from loadslice.spec.pipeline import Pipeline, check
 
 SCHEMA_VERSION = "journal/2"
 
@@ -80,8 +81,6 @@ class JournalHead(msgspec.Struct, frozen=True, kw_only=True):
     """The pipeline file as it was run."""
     effects_sha256: str | None = None
     """Hash of all decisions in order; replaying the events gives the same."""
-    tables_sha256: dict[str, str] = {}
-    """Of each table's file, by the table's name: one that is as it was written needs no other proof of being well."""
     stamp: Stamp | None = None
 
 
@@ -137,7 +136,7 @@ def load_tables(head: JournalHead, folder: Path, without: Container[str] = ()) -
             paths = sorted(parts.glob(f"{name}-*.parquet"))
             tables[name] = _read(paths, f"{parts}/{name}-*.parquet") if paths else pl.DataFrame(schema=columns)
         else:
-            tables[name] = _read([path], str(path), head.tables_sha256.get(name))
+            tables[name] = _read([path], str(path))
         later = [column for column in columns if column in LATER_COLUMNS and column not in tables[name].columns]
         tables[name] = tables[name].with_columns(pl.lit(None, columns[column]).alias(column) for column in later)
         missing = [column for column in columns if column not in tables[name].columns and column not in without]
@@ -152,14 +151,20 @@ def load_tables(head: JournalHead, folder: Path, without: Container[str] = ()) -
     return Journal(head=head, **tables)
 
 
-def _read(paths: list[Path], place: str, sha256: str | None = None) -> pl.DataFrame:
+def pipeline_of(journal: Journal, folder: Path) -> Pipeline:
+    """The pipeline that ran.
+
+    Raises:
+        InputError: Its text is none.
+    """
+    place = f"{folder}/journal.json: pipeline_yaml"
+    return check(decode_yaml_text(journal.head.pipeline_yaml, place, Pipeline), place)
+
+
+def _read(paths: list[Path], place: str) -> pl.DataFrame:
     try:
-        is_as_written = sha256 is not None and sha256_file(paths[0]) == sha256
-        why = None if is_as_written else parquet.fault(paths)
-        if why is not None:
-            raise InputError(f"{place}: damaged, or not a Parquet file: {why}")
-        return pl.read_parquet(paths, glob=False)
+        return frames.read_parquet(paths)
     except OSError as error:
         raise InputError(f"{place}: cannot be read, {reason(error)}.") from error
-    except pl.exceptions.PolarsError as error:
-        raise InputError(f"{place}: the files do not go together: {' '.join(str(error).split())}") from error
+    except frames.TableError as error:
+        raise InputError(f"{place}: {error}") from error

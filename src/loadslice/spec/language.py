@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import YAML_BYTES_MAX, decode_yaml
+from loadslice.spec.files import YAML_BYTES_MAX, decode_yaml, opened
 from loadslice.spec.pipeline import ClassName
 
 Role = Literal["prefill", "decode"]
@@ -148,7 +148,8 @@ def is_language_file(path: Path) -> bool:
     False for what cannot be read: whoever reads it as a pipeline says why.
     """
     try:
-        return path.is_file() and _MARK.search(path.read_bytes()[:YAML_BYTES_MAX]) is not None
+        with opened(path) as stream:
+            return _MARK.search(stream.read(YAML_BYTES_MAX)) is not None
     except OSError:
         return False
 

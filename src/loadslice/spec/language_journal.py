@@ -11,9 +11,9 @@ from typing import Literal
 import msgspec
 import polars as pl
 
-from loadslice.spec import parquet
+from loadslice.spec import frames
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import Stamp, decode_json
+from loadslice.spec.files import Stamp, decode_json, reason
 from loadslice.spec.language import Language, StepCost
 
 LANGUAGE_JOURNAL = "language-journal/1"
@@ -116,12 +116,11 @@ def _table(folder: Path, name: str, clean: bool) -> pl.DataFrame:
     if not files:
         return pl.DataFrame(schema=columns)
     try:
-        why = parquet.fault(files)
-        if why is not None:
-            raise InputError(f"{folder}: {name}.parquet is damaged, or not a Parquet file: {why:.160}")
-        table = pl.concat([pl.read_parquet(file, glob=False) for file in files])
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise InputError(f"{folder}: {name}.parquet cannot be read: {' '.join(str(error).split())[:160]}") from error
+        table = frames.read_parquet(files)
+    except OSError as error:
+        raise InputError(f"{folder}: {name}.parquet cannot be read, {reason(error)}.") from error
+    except frames.TableError as error:
+        raise InputError(f"{folder}: {name}.parquet: {error}") from error
     if dict(table.schema) != columns:
         raise InputError(f"{folder}: {name}.parquet has not the columns {', '.join(columns)} in their types.")
     return table

@@ -36,7 +36,7 @@ class LanguageFleet(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     """Of all engines: what the fleet costs where no prices are given."""
     per_hour: float | None
-    """Rent of all engines; null: no prices are given."""
+    """Rent of all engines, purchases spread over years; null: no prices are given."""
     seats: int
     """Of each engine that decodes."""
     chunk: int | None
@@ -73,6 +73,8 @@ class LanguagePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Every one that was simulated, of the least threads first."""
     currency: str | None
     """Of the prices; null: none are given."""
+    years: float | None
+    """Over which purchases are spread; null: nothing is bought."""
     recommended: str | None
     """The cheapest fleet whose limits hold on every stretch, by rent or else by threads; of several, the one with the
     most capacity."""

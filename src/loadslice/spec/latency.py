@@ -99,6 +99,8 @@ class Drift(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """The same of the time beside the engines (``overhead_ms``, ``handover_ms``); ``None``: not measured, so 0."""
     runs: int | None = None
     """Runs that these spreads were found from; few make the interval of a prediction wider."""
+    level_runs: int | None = None
+    """Runs that the times themselves are a mean of; ``None``: as many as ``runs``."""
     basis: Basis = "measured"
 
 
@@ -195,6 +197,8 @@ def _check_rest(table: LatencyTable, path: Path) -> None:
             raise InputError(f"{path}: drift.{key}: {share:g} must be a share, from 0 to 1.")
     if drift.runs is not None and drift.runs < 2:
         raise InputError(f"{path}: drift.runs: {drift.runs} run cannot differ from itself; at least 2.")
+    if drift.level_runs is not None and drift.level_runs < 1:
+        raise InputError(f"{path}: drift.level_runs: {drift.level_runs} runs have no mean; at least 1.")
 
 
 def _check(times: Milliseconds, place: str) -> None:

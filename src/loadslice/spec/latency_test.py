@@ -86,6 +86,7 @@ def test_a_table_without_drift_says_nothing_of_it_and_one_with_it_keeps_it(tmp_p
         ({"period_ms": 0.0}, r"drift\.period_ms: 0 must be above 0"),
         ({"likeness": 1.0}, r"drift\.likeness: 1 must be from 0 to below 1"),
         ({"between_runs": 2.0}, r"drift\.between_runs: 2 must be a share"),
+        ({"level_runs": 0}, r"drift\.level_runs: 0 runs have no mean"),
     ],
 )
 def test_a_drift_that_cannot_be_drawn_is_refused(tmp_path: Path, change: dict[str, float], said: str) -> None:

@@ -16,6 +16,8 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
+from loadslice.spec.files import opened
+
 PROVE_S = 60.0
 """Longest time a proof may take, and a second more for each of `PROVE_BYTES_PER_S`."""
 PROVE_BYTES_PER_S = 1 << 20
@@ -36,12 +38,22 @@ def fault(paths: Iterable[Path], rows_at_once: int | None = None) -> str | None:
         OSError: One is not there or may not be read.
     """
     for path in paths:
-        with path.open("rb") as stream:
+        if not str(path).isascii() and _is_no_text(str(path)):
+            return "its name is not UTF-8, which its reader needs; rename it"
+        with opened(path) as stream:
             size_bytes = os.fstat(stream.fileno()).st_size
         why = _PROVER.prove(path, size_bytes, rows_at_once)
         if why is not None:
             return why
     return None
+
+
+def _is_no_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 class _Prover:

@@ -12,6 +12,7 @@ import pytest
 
 from loadslice.spec import journal, parquet
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import sha256_file
 
 KILLER = (
     "c-nnYO>4qH5Z%NNJa|aK2?lb=rJ_`9jFlt>52J{cmNp3mp|{u=71R`Cwe{Fje@^ec`wRMmI=g!4sl&b*X6C(j*zquELKaLg@1O{bF^M1(vV<HVPbd"
@@ -62,7 +63,7 @@ def test_what_is_no_parquet_file_is_said_in_one_line(tmp_path: Path) -> None:
     assert parquet.fault([path]) is not None
 
 
-def test_a_journal_with_such_a_table_is_refused_in_one_line(killer: Path, tmp_path: Path) -> None:
+def test_a_journal_with_such_a_table_is_refused_in_one_line_whatever_its_head_says(killer, tmp_path: Path) -> None:
     head = journal.JournalHead(
         schema=journal.SCHEMA_VERSION,
         pipeline="p",
@@ -72,9 +73,12 @@ def test_a_journal_with_such_a_table_is_refused_in_one_line(killer: Path, tmp_pa
         clean=True,
         span_ns=0,
         pipeline_yaml="",
-        tables_sha256={"requests": "0" * 64},
     )
-    (tmp_path / "journal.json").write_bytes(msgspec.json.encode(head))
+    # Whoever wrote the tables wrote the head as well: hashes of theirs prove nothing.
+    vouched = {"requests": sha256_file(killer)}
+    (tmp_path / "journal.json").write_bytes(
+        msgspec.json.encode(msgspec.to_builtins(head) | {"tables_sha256": vouched, "sha256": vouched})
+    )
     killer.rename(tmp_path / "requests.parquet")
     with pytest.raises(InputError, match=r"requests\.parquet: damaged, or not a Parquet file") as refused:
         journal.load(tmp_path)
@@ -85,6 +89,12 @@ def test_names_are_taken_as_they_are(fine: Path) -> None:
     odd = fine.with_name("a [1] *\n{b}.parquet")
     fine.rename(odd)
     assert parquet.fault([odd]) is None
+
+
+def test_a_name_that_is_no_text_is_not_taken_for_damage(fine: Path) -> None:
+    odd = Path(os.fsdecode(os.fsencode(fine.with_name("a")) + b"\xff.parquet"))
+    fine.rename(odd)
+    assert parquet.fault([odd]) == "its name is not UTF-8, which its reader needs; rename it"
 
 
 def test_a_file_that_is_not_there_is_the_systems_error(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from loadslice.spec import pipeline as pipelines
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import Stamp, decode_json, encode_json, reason, sha256_file, write_bytes
+from loadslice.spec.files import Stamp, decode_json, encode_json, reason, resolved, sha256_file, write_bytes
 from loadslice.spec.pipeline import Pipeline
 
 SCHEMA: Literal["repository/1"] = "repository/1"
@@ -218,7 +218,7 @@ def find_model(path: Path) -> Model | None:
     """
     if not path.is_dir():
         return None
-    path = path.resolve()
+    path = resolved(path)
     if (path / CURRENT_FILE).is_file():
         return Model(path)
     models = sorted(one.name for one in path.iterdir() if (one / CURRENT_FILE).is_file())

@@ -117,7 +117,6 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of operation between two looks; ``None``: unknown, ``absent`` says why."""
 
-    at_s: float
     requests: int | None = None
     rate_per_s: float | None = None
     error_share: float | None = None
@@ -167,7 +166,10 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     samples: int | None
     """Samples seen when it was said."""
     figures: dict[str, float | int | None]
-    at_s: float
+    at_s: float | None
+    """Of the sample that brought it, on the server's clock; ``None``: of a figure, which two looks are about."""
+    said_utc: str | None = None
+    """When it was said (ISO 8601); ``None``: of samples that had been kept."""
 
 
 class Contrast(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from loadslice.spec.errors import InputError
-from loadslice.workload.trace import column_type, conform, row_place, scan
+from loadslice.workload.trace import collected, column_type, conform, row_place, scan
 
 ROWS_PER_PART = 1 << 18
 """About 25 MB of a trace with every column; arrays of this size are used again rather than asked of the system anew."""
@@ -39,7 +39,7 @@ class Parts:
         latest_s = 0.0
         for start in range(0, self.rows, rows_per_part):
             frame = conform(
-                _collected(lazy.slice(start, rows_per_part), self.path),
+                collected(lazy.slice(start, rows_per_part), self.path),
                 str(self.path),
                 lambda index, start=start: row_place(start + index),  # type: ignore[misc] # a default is no parameter
             )
@@ -67,16 +67,8 @@ def in_parts(path: Path) -> Parts:
     known = lazy.select(pl.len().alias("rows"), *[pl.col(name).is_not_null().any().alias(name) for name in names])
     times_s = pl.col("arrival_s").cast(pl.Float64, strict=False)
     ends = lazy.select(times_s.first().alias("first"), times_s.last().alias("last"))
-    found, times = _collected(known, path).row(0, named=True), _collected(ends, path).row(0, named=True)
+    found, times = collected(known, path).row(0, named=True), collected(ends, path).row(0, named=True)
     if found["rows"] == 0:
         raise InputError(f"{path}: no requests in it.")
     span_s = (times["last"] or 0.0) - (times["first"] or 0.0)
     return Parts(path, found["rows"], span_s, tuple(name for name in names if found[name]))
-
-
-def _collected(lazy: pl.LazyFrame, path: Path) -> pl.DataFrame:
-    try:
-        return lazy.collect()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        first_line = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise InputError(f"{path}: not a readable Parquet file ({first_line}).") from error

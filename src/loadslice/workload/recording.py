@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 import polars as pl
 
-from loadslice.spec import parquet
+from loadslice.spec import frames
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import reason, replacing, write_bytes
 from loadslice.spec.pipeline import CLASSES
@@ -71,9 +71,10 @@ class Folder:
         path = self._path / f"part-{self._prefix}-{self._number:06d}.parquet"
         with replacing(path) as temporary:
             try:
-                _frame(rows, self._epoch_ns).write_parquet(temporary, compression="zstd")
-            except pl.exceptions.PolarsError as error:
-                raise InputError(f"{path}: cannot be written, {str(error).splitlines()[0]}.") from error
+                with frames.guarded():
+                    _frame(rows, self._epoch_ns).write_parquet(temporary, compression="zstd")
+            except frames.TableError as error:
+                raise InputError(f"{path}: cannot be written, {error}.") from error
         return self._make_room(path)
 
     def write_payloads(self, rows: Sequence[Recorded], most: int) -> int:
@@ -179,12 +180,11 @@ def read(folder: Path) -> trace.Trace:
     if not parts:
         raise InputError(f"{folder}: a folder without {PART_PATTERN}; give a trace file or a recorder's folder.")
     try:
-        why = parquet.fault(parts)
-        if why is not None:
-            raise InputError(f"{folder}: a part is damaged ({why:.160}); remove it.")
-        frame = pl.concat([pl.read_parquet(part, glob=False) for part in parts], how="diagonal")
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise InputError(f"{folder}: a part is damaged ({str(error).splitlines()[0][:160]}); remove it.") from error
+        frame = frames.read_parquet(parts, how="diagonal")
+    except OSError as error:
+        raise InputError(f"{folder}: a part cannot be read, {reason(error)}.") from error
+    except frames.TableError as error:
+        raise InputError(f"{folder}: a part is {error}; remove it.") from error
     if "time_ns" not in frame.columns or not frame.height:
         raise InputError(f"{folder}: the parts hold no recorded requests.")
     frame = frame.sort("time_ns", maintain_order=True)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from loadslice.spec import parquet
+from loadslice.spec import frames, parquet
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import reason, replacing
 from loadslice.spec.pipeline import CLASSES
@@ -106,7 +106,11 @@ def typed(frame: pl.DataFrame, place: str, locate: Locate = row_place) -> pl.Dat
     unknown = [name for name in frame.columns if column_type(name) is None]
     if unknown:
         raise InputError(f"{place}: unknown column '{unknown[0]}'; a trace has {', '.join(SCHEMA)}, stage_ms.NAME.")
-    return frame.select([_cast(frame[name], place, locate) for name in frame.columns])
+    try:
+        with frames.guarded():
+            return frame.select([_cast(frame[name], place, locate) for name in frame.columns])
+    except frames.TableError as error:
+        raise InputError(f"{place}: not the columns of a trace ({error}).") from error
 
 
 def _cast(column: pl.Series, place: str, locate: Locate) -> pl.Series:
@@ -159,11 +163,20 @@ def read(path: Path, *, sort: bool = False) -> Trace:
 
         return own.read_jsonl(path, sort=sort)
     lazy, meta = scan(path)
+    return Trace(conform(collected(lazy, path), str(path), sort=sort), meta)
+
+
+def collected(lazy: pl.LazyFrame, path: Path) -> pl.DataFrame:
+    """Read what was opened.
+
+    Raises:
+        InputError: That cannot be done.
+    """
     try:
-        frame = lazy.collect()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise InputError(f"{path}: not a readable Parquet file ({_first_line(error)}).") from error
-    return Trace(conform(frame, str(path), sort=sort), meta)
+        with frames.guarded():
+            return lazy.collect()
+    except (frames.TableError, OSError) as error:
+        raise InputError(f"{path}: not a readable Parquet file ({error}).") from error
 
 
 def scan(path: Path, rows_at_once: int | None = None) -> tuple[pl.LazyFrame, dict[str, Any]]:
@@ -225,9 +238,10 @@ def write(trace: Trace, path: Path) -> None:
             if path.suffix == ".jsonl":
                 _write_jsonl(trace, temporary)
             else:
-                trace.frame.write_parquet(temporary, compression="zstd", metadata=_meta_text(trace.meta))
-        except pl.exceptions.PolarsError as error:
-            raise InputError(f"{path}: cannot be written, {_first_line(error)}.") from error
+                with frames.guarded():
+                    trace.frame.write_parquet(temporary, compression="zstd", metadata=_meta_text(trace.meta))
+        except frames.TableError as error:
+            raise InputError(f"{path}: cannot be written, {error}.") from error
 
 
 def _write_jsonl(trace: Trace, path: Path) -> None:
@@ -244,7 +258,3 @@ def _meta_text(meta: dict[str, Any]) -> dict[str, str]:
     return {
         key: value if isinstance(value, str) else json.dumps(value) for key, value in meta.items() if value is not None
     }
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

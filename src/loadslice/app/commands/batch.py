@@ -16,7 +16,7 @@ from loadslice.app.output import Finite, emit, json_option, keep, out_option, sa
 from loadslice.evaluate import replay as replaying
 from loadslice.spec.batch import SCHEMA, Batch, FailedRow
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import stamp
+from loadslice.spec.files import resolved, stamp
 from loadslice.spec.pipeline import CLASSES
 
 NEGATIVE = 3
@@ -66,7 +66,7 @@ def command(
     inputs = batch_rows.look(file)
     where = replaying.target(url, allow_remote=allow_remote)
     headers = _headers(priority, tenant)
-    results = (out or file.resolve().parent) / f"{file.resolve().name}.results.jsonl"
+    results = (out or resolved(file).parent) / f"{resolved(file).name}.results.jsonl"
     replaying.require_server(where)
     asked = Asked(
         infer_url=_endpoint(where, model, tensors=True),

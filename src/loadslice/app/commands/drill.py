@@ -1,9 +1,10 @@
 """`loadslice drill`: break a pipeline on purpose and see whether it keeps its promises."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
+import msgspec
 
 from loadslice.app.output import SEED_MAX, Finite, check_folder, emit, guests, json_option, keep, out_option
 from loadslice.spec.drill import DRILLS, SCHEMA, DrillReport
@@ -11,15 +12,25 @@ from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp
 
 NEGATIVE = 3
+SAID = {True: "held", False: "BROKEN", None: "–"}
 
 
 @click.command(
     "drill", epilog="Example: loadslice drill avalanche overflow --pipeline examples/inspection/pipeline.yaml"
 )
 @click.argument("names", nargs=-1, metavar="[NAME ...]")
-@click.option("--pipeline", type=click.Path(path_type=Path), default=None, help="Pipeline file to drill.")
 @click.option(
-    "--profile", type=click.Path(path_type=Path), default=None, help="Its latency table; else it is measured."
+    "--pipeline",
+    "pipelines",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Pipeline file to drill; several: one after the other, and one table at the end.",
+)
+@click.option(
+    "--profile",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Latency table of a single pipeline; else it is measured.",
 )
 @click.option("--list", "listed", is_flag=True, help="Say which drills there are, and stop.")
 @click.option("--dilate", type=Finite(1, 1000), default=1.0, help="Seconds here for one on emulated devices.")
@@ -28,7 +39,7 @@ NEGATIVE = 3
 @out_option
 def command(
     names: tuple[str, ...],
-    pipeline: Path | None,
+    pipelines: tuple[Path, ...],
     profile: Path | None,
     listed: bool,
     dilate: float,
@@ -47,29 +58,62 @@ def command(
             DRILLS, as_json=as_json, text=lambda: (f"{d.number:>2} {d.name:<16}{d.how:<11}{d.promise}" for d in DRILLS)
         )
         return 0
-    if pipeline is None:
+    if not pipelines:
         raise InputError("which pipeline? Give --pipeline P.yaml, or --list to see the drills.")
+    if profile is not None and len(pipelines) > 1:
+        raise InputError("--profile: whose table is it? Give one --pipeline with it; several are measured.")
     from loadslice.app import drill_run
 
     drills = drill_run.chosen(names)
     check_folder(out)
-    field = drill_run.open_field(pipeline, profile, seed, dilate)
+    fields = [drill_run.open_field(path, profile, seed, dilate) for path in pipelines]
+    _require_names(pipelines, [field.name for field in fields])
     with guests():
-        report = drill_run.hold(field, drills)
-    files = {"pipeline": pipeline} | ({"profile": profile} if profile is not None else {})
-    made = stamp(SCHEMA, inputs=files, seed=seed, tools=("numba", "numpy"))
-    report = DrillReport(**{name: getattr(report, name) for name in report.__struct_fields__} | {"stamp": made})
+        report = drill_run.hold(fields, drills)
+    files = {f"pipeline {field.name}": field.path for field in fields}
+    made = stamp(SCHEMA, inputs=files | ({"profile": profile} if profile else {}), seed=seed, tools=("numba", "numpy"))
+    report = msgspec.structs.replace(report, stamp=made)
     keep(report, out, "drills.json")
     emit(report, as_json=as_json, text=lambda: _lines(report))
     return NEGATIVE if report.broken or not report.held else 0
 
 
+def _require_names(paths: Sequence[Path], names: Sequence[str]) -> None:
+    """Refuse pipelines that a table could not tell apart.
+
+    Raises:
+        InputError: Two have one name.
+    """
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise InputError(
+                f"{paths[number]}: another pipeline is called '{name}' too. Drill it by itself, or rename it."
+            )
+
+
 def _lines(report: DrillReport) -> Iterable[str]:
+    """Each drill in words, then all in one table."""
     for one in report.drills:
-        said = {True: "held", False: "BROKEN", None: "–"}[one.held]
-        yield f"{said:<7}{one.name} ({one.basis}, {one.wall_s or 0:.0f} s): {one.promise}"
+        where = f" on {one.pipeline}" if len(report.pipelines) > 1 else ""
+        yield f"{SAID[one.held]:<7}{one.name}{where} ({one.basis}, {one.wall_s or 0:.0f} s): {one.promise}"
         yield f"       {one.figure}"
         if one.look is not None:
             yield f"       look at: {one.look}"
-    took_s = sum(one.wall_s or 0.0 for one in report.drills)
-    yield f"{report.held} held, {report.broken} broken, {report.not_applicable} not applicable, in {took_s:.0f} s"
+    yield ""
+    yield from _table(report)
+    yield (
+        f"{report.held} held, {report.broken} broken, {report.not_applicable} not applicable; "
+        f"{len(report.drills)} drills in {report.wall_s:.0f} s"
+    )
+
+
+def _table(report: DrillReport) -> Iterable[str]:
+    """A row for each drill, a column for each pipeline."""
+    width = max(8, *(len(name) + 2 for name in report.pipelines))
+    found = {(one.name, one.pipeline): one for one in report.drills}
+    yield " " * 19 + "".join(f"{name:>{width}}{'s':>6}" for name in report.pipelines)
+    for drill in (one for one in DRILLS if any(name == one.name for name, _ in found)):
+        cells = (found[drill.name, name] for name in report.pipelines)
+        yield f"{drill.number:>2} {drill.name:<16}" + "".join(
+            f"{SAID[one.held]:>{width}}{one.wall_s or 0:>6.0f}" for one in cells
+        )

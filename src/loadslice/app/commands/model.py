@@ -10,6 +10,7 @@ from loadslice.app.output import Finite, emit, json_option, say, seed_option
 from loadslice.serve.golden import TOLERANCE
 from loadslice.spec import repository
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import resolved
 from loadslice.spec.repository import Current, Model
 
 NOT_WELL = 3
@@ -80,7 +81,7 @@ def list_(repo: Path, as_json: bool) -> None:
     if not repo.is_dir():
         raise InputError(f"{repo}: no such folder. `loadslice model add {repo} PIPELINE` makes it.")
     models: list[dict[str, Any]] = []
-    for folder in sorted(repo.resolve().iterdir()):
+    for folder in sorted(resolved(repo).iterdir()):
         if folder.is_dir() and not folder.name.startswith("."):
             model = Model(folder)
             if versions := model.versions():
@@ -159,7 +160,7 @@ def rollback(repo: Path, name: str, url: str | None, as_json: bool) -> None:
 
 
 def _model(repo: Path, name: str) -> Model:
-    return Model(repo.resolve() / repository.check_name(name, "model"))
+    return Model(resolved(repo) / repository.check_name(name, "model"))
 
 
 def _current(model: Model) -> Current:

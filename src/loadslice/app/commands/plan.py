@@ -27,6 +27,7 @@ LANGUAGE_OPTIONS = (
     "speed",
     "scale_tokens",
     "apart",
+    "years",
 )
 
 
@@ -44,6 +45,8 @@ def _language(as_json: bool, out: Path | None, asked: dict[str, Any], language: 
     for name in ("first_token_ms", "between_tokens_ms"):
         if language[name] is None:
             raise InputError(f"--{name.replace('_', '-')}: missing. A plan for a language file needs both limits.")
+    if language["years"] is not None and asked["prices"] is None:
+        raise InputError("--years: there are no --prices to spread over them.")
     plan = language_plan.plan_language(
         language_plan.Asked(
             trace=asked["trace"],
@@ -60,6 +63,7 @@ def _language(as_json: bool, out: Path | None, asked: dict[str, Any], language: 
             scale_tokens=language["scale_tokens"],
             apart=language["apart"],
             prices=asked["prices"],
+            years=language["years"],
             out=out,
             as_json=as_json,
         )
@@ -86,7 +90,7 @@ def _language(as_json: bool, out: Path | None, asked: dict[str, Any], language: 
 )
 @click.option("--profile", type=_FILE, help="Latency table; without one the pipeline is measured here.")
 @click.option("--offers", type=_FILE, help="Machines and engines that may be bought or rented.")
-@click.option("--prices", type=_FILE, help="What they cost, in one currency; of a language file, rents.")
+@click.option("--prices", type=_FILE, help="What they cost, in one currency.")
 @click.option("--device", "devices", multiple=True, help="Device of the catalogue to offer, times modelled; repeats.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x640x640", help="Of a modelled input; repeats.")
 @click.option("--portrait", type=_FILE, help="What `portrait` says of the trace, for the decision.")
@@ -121,6 +125,7 @@ def _language(as_json: bool, out: Path | None, asked: dict[str, Any], language: 
     help="tokens for one of its.",
 )
 @_language_option("--apart", is_flag=True, help="engines have cores of their own and do not slow each other.")
+@_language_option("--years", type=Finite(0.1, 30), help="years over which what is bought is paid.")
 @seed_option
 @json_option
 @out_option

@@ -13,6 +13,7 @@ from loadslice.profiles.measure import measure
 from loadslice.profiles.sessions import pool
 from loadslice.spec.device import PeakPrecision
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import resolved
 from loadslice.spec.language import is_language_file
 from loadslice.spec.latency import Drift, Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import load
@@ -168,7 +169,7 @@ def command(
         if given:
             raise InputError(f"{option} goes with --model-for DEVICE; what is measured here has the pipeline's shapes.")
     pipeline = Path(target)
-    folder = pipeline.resolve().parent
+    folder = resolved(pipeline).parent
     loaded = twins.resolved(load(pipeline), folder, keeps_time=False)
     with guests():
         examples = samples.of_pipeline(loaded, folder) if inputs is None else samples.of_folder(inputs)

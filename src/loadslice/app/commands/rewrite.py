@@ -12,7 +12,7 @@ from loadslice.graph.inputs import check_shapes, parse_shapes
 from loadslice.graph.load import load
 from loadslice.graph.rewrites.proof import prove
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import replacing, resolve_model, sha256_file
+from loadslice.spec.files import replacing, resolve_model, resolved, sha256_file
 from loadslice.spec.rewrite import RewriteReport, RewriteStep
 
 
@@ -51,7 +51,7 @@ def command(
     if model is None or out is None or not names:
         raise InputError("rewrite needs MODEL, --pass and -o. `loadslice rewrite --list` has the rewrites.")
     path = resolve_model(model, Path.cwd())
-    if out.resolve() == path.resolve():
+    if resolved(out) == resolved(path):
         raise InputError(f"{out}: is the model itself; write the rewritten one beside it.")
     before = load(path, weights=True)
     check_shapes(path, before, given)

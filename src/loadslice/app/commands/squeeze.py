@@ -10,7 +10,7 @@ from loadslice.app.output import Finite, check_folder, emit, json_option, say, s
 from loadslice.backends.base import open_backend
 from loadslice.graph.load import load as load_model
 from loadslice.spec.errors import InputError, MissingExtraError
-from loadslice.spec.files import resolve_model, write_bytes
+from loadslice.spec.files import resolve_model, resolved, write_bytes
 from loadslice.spec.functions import load_function
 from loadslice.spec.pipeline import Engine
 from loadslice.spec.variant import TARGETS, Target
@@ -101,7 +101,7 @@ def command(
 
 def _service(path: Path, trace: Path | None, seconds: float, out: Path | None, as_json: bool, seed: int) -> int:
     _room()
-    folder = out or Path("out") / "squeeze" / path.resolve().parent.name
+    folder = out or Path("out") / "squeeze" / resolved(path).parent.name
     check_folder(folder)
     record = squeeze_service.run(path, trace, seconds, folder, seed)
     emit(record, as_json=as_json, text=lambda: squeeze_service.lines(record))
@@ -123,4 +123,4 @@ def _score(reference: str) -> tuple[str, Any]:
     path = Path(file)
     if not colon or path.suffix != ".py":
         raise InputError(f"--metric '{reference[:80]}' is not like 'metrics.py:accuracy'.")
-    return name, load_function(f"{path.stem}:{name}", path.resolve().parent)
+    return name, load_function(f"{path.stem}:{name}", resolved(path).parent)

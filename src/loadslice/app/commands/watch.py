@@ -137,7 +137,8 @@ def check(samples_file: Path, baseline_file: Path, as_json: bool, out: Path | No
     head = watch_run.load_samples(samples_file)
     watch_run.check_alike(known, head, str(baseline_file))
     check_folder(out)
-    watch = watch_run.Watch(known, [lambda alert: click.echo(watch_outlets.printed(alert), err=as_json)])
+    to_terminal = lambda alert: click.echo(watch_outlets.printed(alert), err=as_json)  # noqa: E731
+    watch = watch_run.Watch(known, [to_terminal], is_live=False)
     watch.feed(head.samples)
     return _end(watch.report(str(samples_file)), baseline_file, as_json=as_json, out=out)
 

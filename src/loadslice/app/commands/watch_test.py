@@ -1,6 +1,7 @@
 """`watch` on samples that were kept, and what it refuses."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -13,8 +14,8 @@ pytest.importorskip("scipy", reason="the extra 'watch' is not installed")
 
 from loadslice.app.admin_client import ADMIN_TOKEN
 from loadslice.app.cli import run
-from loadslice.app.watch_run import load_samples, written
-from loadslice.spec.watch import Sample, Samples, Signal, WatchPlan
+from loadslice.app.watch_run import Watch, load_samples, written
+from loadslice.spec.watch import Alert, Sample, Samples, Signal, WatchPlan, load_baseline
 
 PLAN = WatchPlan(signals=[Signal(name="confidence", output="c", take="mean")], minimum=100)
 
@@ -43,8 +44,20 @@ def test_samples_as_in_the_baseline_end_well_and_others_with_exit_3(well, tmp_pa
     document = json.loads(said.out)
     assert document["firing"] >= 2
     assert {alert["state"] for alert in document["alerts"]} == {"firing"}
+    assert {alert["said_utc"] for alert in document["alerts"]} == {None}, "nobody knows when these were taken"
+    assert all(0 < alert["at_s"] <= 2000 for alert in document["alerts"]), "a sample's time, on the server's clock"
     assert all("confidence" in line for line in said.err.splitlines())
     assert json.loads((tmp_path / "o/watch.json").read_bytes()) == document
+
+
+def test_an_alert_of_a_live_watch_says_when_it_was_said_whatever_clocks_count_from(well) -> None:
+    heard: list[Alert] = []
+    watch = Watch(load_baseline(well), [heard.append])
+    began = datetime.now(UTC).replace(microsecond=0)
+    watch.feed(load_samples(keep(well.with_name("other.jsonl"), 2000, 0.2, seed=3)).samples)
+    assert heard
+    assert all(began <= datetime.fromisoformat(alert.said_utc) <= datetime.now(UTC) for alert in heard)
+    assert heard == watch.alerts
 
 
 def test_fewer_samples_than_the_minimum_say_so_and_nothing_else(well, tmp_path, capsys) -> None:
@@ -75,9 +88,12 @@ def test_rules_for_prometheus_are_yaml_with_expressions(well, tmp_path, capsys) 
         (["baseline", "few.jsonl"], "a baseline needs 100"),
         (["check", "alien.jsonl", "--baseline", "well/baseline.json"], "of pipeline 'p'"),
         (["run", "http://127.0.0.1:1", "--baseline", "well/baseline.json", "--for-s", "0"], "cannot be read"),
-        (["run", "ftp://x", "--baseline", "well/baseline.json", "--for-s", "0"], "not an address"),
+        (["run", "ftp://x", "--baseline", "well/baseline.json", "--for-s", "0"], "not like http"),
         (["run", "http://127.0.0.1:1", "--baseline", "well/baseline.json", "--tell", "x=y"], "give SIGNAL=METRIC"),
-        (["run", "http://127.0.0.1:1", "--baseline", "well/baseline.json", "--webhook", "x"], "--webhook x: not an"),
+        (
+            ["run", "http://127.0.0.1:1", "--baseline", "well/baseline.json", "--webhook", "x"],
+            "--webhook 'x': not like http",
+        ),
         (["rules", "--baseline", "s.jsonl"], "s.jsonl: "),
     ],
 )

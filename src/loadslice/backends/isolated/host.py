@@ -4,13 +4,12 @@ Rules of this file: whoever waits for a batch of a process that has died learns 
 hangs is killed by whoever watches it, and then the same holds.
 """
 
+import contextlib
 import logging
 import os
 import resource
-import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from loadslice.backends.base import EngineError, TensorInfo
+from loadslice.backends.isolated.launch import in_words, launch
 from loadslice.backends.isolated.line import Line
 from loadslice.backends.isolated.messages import (
     MESSAGE_BYTES_MAX,
@@ -39,10 +39,14 @@ from loadslice.spec.work import Tensor
 
 log = logging.getLogger(__name__)
 
-WORKER = "loadslice.backends.isolated.worker"
-
 END_TIMEOUT_S = 5.0
-"""How long a process that was killed may take to be gone."""
+"""How long a process that was killed may take to be gone, and whoever has a batch there to learn it."""
+
+LOAD_TIMEOUT_S = 300.0
+"""Longest time that loading a model may take; compilers of accelerators are slow."""
+
+ORDER_TIMEOUT_S = 30.0
+"""The same of everything else that is not a batch."""
 
 
 class EngineLostError(EngineError):
@@ -87,6 +91,9 @@ class EngineProcess:
         self._orders = threading.Lock()
         self._starter: int | None = None
         self._closing = threading.Lock()
+        self._ending = threading.Lock()
+        self._left: list[subprocess.Popen[bytes]] = []
+        """Killed and not gone when they were last looked at."""
         self._is_closed = False
         self.alone = threading.Lock()
         """Held by whoever runs a request that may have ended the process before."""
@@ -109,64 +116,75 @@ class EngineProcess:
         for number, model in list(self._models.items()):
             self._load(number, model)
 
-    def end(self) -> None:
-        """Kill the process, if there is one, and wait until it is gone; callers inside learn it."""
+    def end(self) -> int | None:
+        """Kill the process, if there is one, and wait until it is gone; callers inside learn it.
+
+        Returns:
+            The process where it does not end: inside a driver, the system may not be able to.
+        """
         self.ready.clear()
         self.kill()
-        if self._process is not None:
-            code = self._process.wait(END_TIMEOUT_S)
-            self.last_end = _in_words(code)
-            self._process = None
-            self.pid = None
-        for line in self._lines:
-            with line.lock:  # whoever has a batch there is told by the socket's end
-                line.channel = None
-        for ours in self._ours:
-            ours.close()
-        self._ours = []
-        self._control = self._pulse = None
-        if self._life is not None:
-            os.close(self._life)
-            self._life = None
+        with self._ending:
+            left = self._wait_for_end()
+            for index, line in enumerate(self._lines):
+                # Whoever has a batch there is told by the socket's end, and lets go of the line.
+                if line.lock.acquire(timeout=END_TIMEOUT_S):
+                    line.channel = None
+                    line.lock.release()
+                elif self._ours:
+                    log.error("engine %s: slot %d is not let go of", self.name, index)
+                    self._ours[2 + index].detach()  # closed, its number could be another's while somebody waits there
+            for ours in self._ours:
+                ours.close()
+            self._ours = []
+            self._control = self._pulse = None
+            if self._life is not None:
+                os.close(self._life)
+                self._life = None
+        return left
 
-    def close(self) -> None:
-        """End the process and let its memory go; it is not started again."""
+    def _wait_for_end(self) -> int | None:
+        process = self._process
+        self._left = [left for left in self._left if left.poll() is None]
+        if process is None:
+            return None
+        for ours in self._ours:
+            with contextlib.suppress(OSError):
+                ours.shutdown(socket.SHUT_RDWR)  # or nobody would learn of an end that does not come
+        pid = None
+        try:
+            self.last_end = in_words(process.wait(END_TIMEOUT_S))
+        except subprocess.TimeoutExpired:
+            pid = process.pid
+            self.last_end = "killed, and not gone"
+            log.error("engine %s: its process %d was killed and does not end; it is left behind", self.name, pid)
+            self._left.append(process)
+        self._process = None
+        self.pid = None
+        return pid
+
+    def close(self) -> int | None:
+        """End the process and let its memory go; it is not started again.
+
+        Returns:
+            As `end`.
+        """
         with self._closing:
             self._is_closed = True
-        self.end()
-        for line in self._lines:
+        left = self.end()
+        lines, self._lines = self._lines, []
+        for line in lines:
             line.arena.close()
-        self._lines = []
+        return left
 
     def kill(self) -> None:
         """End the process whatever it does; returns at once."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.kill()
 
     def _spawn(self) -> None:
-        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2 + len(self._lines))]
-        life, self._life = os.pipe()
-        self._ours = [ours for ours, _ in pairs]
-        theirs = [other.fileno() for _, other in pairs]
-        memory = [line.arena.fd for line in self._lines]
-        slots = ",".join(f"{channel}:{fd}" for channel, fd in zip(theirs[2:], memory, strict=True))
-        limit = self._engine.memory_limit_mb
-        command = [
-            *(sys.executable, "-P", "-m", WORKER, "--name", self.name),
-            *("--control", str(theirs[0]), "--pulse", str(theirs[1]), "--life", str(life), "--slots", slots),
-            *("--section-bytes", str(self._lines[0].arena.section_bytes)),
-            *("--memory-bytes", str(0 if limit is None else round(limit * 1e6))),
-        ]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=2,  # a runtime that talks must not talk into our caller's documents
-            pass_fds=(life, *theirs, *memory),
-            env=os.environ | {"ORT_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"},
-        )
-        os.close(life)
-        for _, other in pairs:
-            other.close()
+        self._process, self._ours, self._life = launch(self.name, self._engine, [line.arena for line in self._lines])
         self.pid = self._process.pid
         self.starts += 1
         self._control, self._pulse = self._ours[0], self._ours[1]
@@ -227,7 +245,8 @@ class EngineProcess:
 
     def _load(self, number: int, model: Path) -> Loaded:
         is_twin = isinstance(self._engine, TwinEngine)
-        answer = self._order(Load(number, str(model), msgspec.msgpack.encode(self._engine), is_twin))
+        order = Load(number, str(model), msgspec.msgpack.encode(self._engine), is_twin)
+        answer = self._order(order, LOAD_TIMEOUT_S)
         if isinstance(answer, Refused):
             raise InputError(answer.text)
         assert isinstance(answer, Loaded)
@@ -251,14 +270,20 @@ class EngineProcess:
         assert isinstance(answer, Said)
         return answer.words
 
-    def _order(self, order: Order) -> Answer:
+    def _order(self, order: Order, timeout_s: float = ORDER_TIMEOUT_S) -> Answer:
         with self._orders:
             control = self._control
             if control is None:
                 raise EngineLostError(f"engine '{self.name}': its process is not there.")
             try:
+                control.settimeout(timeout_s)
                 control.send(encoder.encode(order))
                 raw = control.recv(MESSAGE_BYTES_MAX)
+            except TimeoutError as error:
+                self.kill()  # it may answer later, when something else has been asked
+                raise EngineLostError(
+                    f"engine '{self.name}': its process has not answered for {timeout_s:g} s and is ended."
+                ) from error
             except OSError as error:
                 raise self._lost() from error
         if not raw:
@@ -347,18 +372,13 @@ class EngineProcess:
         line.starts = self.starts
         return line.arena.room(infos, shapes)
 
+    def lends(self, slot: int) -> bool:
+        """Whether a slot's next outputs may stay where they come; otherwise they are copied, for all else is in use."""
+        return len(self._lines[slot].arena.free()) > 1
+
     def _is_open_to_caller(self) -> bool:
         return self.ready.is_set() or self._starter == threading.get_ident()
 
     def hand_over_ns(self, slot: int) -> int:
         """Of a slot's last run, what was not computing: copies, and waking each other up."""
         return self._lines[slot].hand_over_ns
-
-
-def _in_words(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"

@@ -17,8 +17,10 @@ from onnx import TensorProto, helper
 
 from loadslice.backends import checks
 from loadslice.backends.base import EngineError
+from loadslice.backends.isolated import host
 from loadslice.backends.isolated.arena import OUTPUTS
 from loadslice.backends.isolated.host import EngineLostError
+from loadslice.backends.isolated.messages import Describe
 from loadslice.backends.isolated.session import Hosts, IsolatedSession, isolation
 from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import Engine
@@ -93,6 +95,59 @@ def test_whoever_waits_for_a_process_that_hangs_is_freed_by_its_end(hosts: Hosts
         assert isinstance(waiting.exception(FAST), EngineLostError)
 
 
+def test_a_process_that_the_system_does_not_end_frees_whoever_waits_and_is_said_to_be_left(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = load(hosts, tmp_path)
+    process, pid = session.process, session.process.pid
+    stop(pid)
+    monkeypatch.setattr(host, "END_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda _process: None)  # as if it were inside a driver
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(session.run, {"x": np.ones((1, 3, 4), np.float32)})
+        while not process._lines[0].lock.locked():
+            os.sched_yield()
+        assert process.close() == pid
+        assert isinstance(waiting.exception(FAST), EngineLostError)
+    os.kill(pid, signal.SIGKILL)
+    assert process._left[0].wait(FAST) == -signal.SIGKILL
+
+
+def test_a_model_that_is_being_loaded_for_ever_is_an_error_and_its_process_gone(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = load(hosts, tmp_path)
+    process = session.process
+    watched = os.pidfd_open(process.pid)
+    stop(process.pid)
+    monkeypatch.setattr(host, "ORDER_TIMEOUT_S", 0.1)
+    with pytest.raises(EngineLostError, match=r"has not answered for 0\.1 s"):
+        process._order(Describe(0), host.ORDER_TIMEOUT_S)
+    assert select.select([watched], [], [], FAST)[0]
+    os.close(watched)
+
+
+def test_two_that_end_a_process_at_once_close_what_is_theirs_and_nobody_elses(hosts: Hosts, tmp_path: Path) -> None:
+    process = load(hosts, tmp_path).process
+    for _ in range(5):
+        process.start()
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: process.end(), range(8)))
+        assert process._life is None
+
+
+def test_a_process_that_cannot_be_started_leaves_no_descriptor(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = load(hosts, tmp_path).process
+    process.end()
+    before = sorted(Path("/proc/self/fd").iterdir())
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    with pytest.raises(OSError, match="No such file"):
+        process.start()
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
 def test_a_process_answers_its_pulse_until_it_hangs(hosts: Hosts, tmp_path: Path) -> None:
     process = load(hosts, tmp_path).process
     answered = threading.Event()
@@ -122,6 +177,7 @@ def test_nobody_but_who_started_it_runs_batches_before_it_is_ready(hosts: Hosts,
 SERVER = """
 import os, sys
 from pathlib import Path
+from loadslice.backends.isolated.messages import Describe
 from loadslice.backends.isolated.session import Hosts
 from loadslice.spec.pipeline import Engine
 

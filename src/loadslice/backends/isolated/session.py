@@ -78,6 +78,10 @@ class IsolatedSession:
         """See `loadslice.backends.base.HasRoom.room`."""
         return self.process.room(self.inputs, shapes, slot)
 
+    def lends(self, slot: int) -> bool:
+        """See `EngineProcess.lends`."""
+        return self.process.lends(slot)
+
     def hand_over_ns(self, slot: int) -> int:
         """See `EngineProcess.hand_over_ns`."""
         return self.process.hand_over_ns(slot)

@@ -16,7 +16,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +24,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 import msgspec
 
-from loadslice.backends.base import EngineError, Prepares, Session, TensorInfo, open_backend
+from loadslice.backends.base import EngineError, Session, open_backend
 from loadslice.backends.isolated.arena import Arena, TooLargeError
 from loadslice.backends.isolated.messages import (
     MESSAGE_BYTES_MAX,
@@ -37,7 +36,6 @@ from loadslice.backends.isolated.messages import (
     Load,
     Loaded,
     Order,
-    Placed,
     Ran,
     Refused,
     Said,
@@ -46,10 +44,11 @@ from loadslice.backends.isolated.messages import (
     order_decoder,
     run_decoder,
 )
+from loadslice.backends.isolated.ready import Ready
 from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import Engine
 from loadslice.spec.twin import TwinEngine
-from loadslice.spec.work import StageInputError, Tensor
+from loadslice.spec.work import StageInputError
 
 F_SETSIG = 10
 """Which signal an end of the file sends; Linux, not in the module `fcntl`."""
@@ -60,20 +59,14 @@ SWITCH_INTERVAL_S = 0.0005
 OOM_SCORE = 500
 """The system, when it must, ends this process before the server."""
 
-READY_MAX = 256
-"""Batches kept ready; when there are more, all are forgotten."""
-
-Ready = tuple[Callable[[], None], list[Placed]]
-"""What runs a batch, and where its outputs are then."""
-
 
 @dataclass(frozen=True, slots=True)
 class Models:
     """What is loaded."""
 
     sessions: dict[int, Session] = field(default_factory=dict)
-    ready: dict[tuple[int, bytes], Ready] = field(default_factory=dict)
-    """Batches by slot and message."""
+    ready: list[Ready] = field(default_factory=list)
+    """By slot."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -99,7 +92,9 @@ def main(arguments: list[str] | None = None) -> None:
     threading.Thread(target=beat, args=(pulse,), daemon=True).start()
     for slot, entry in enumerate(given.slots.split(",")):
         channel, memory = map(int, entry.split(":"))
-        line = (socket.socket(fileno=channel), Arena(memory, given.section_bytes), models, slot)
+        arena = Arena(memory, given.section_bytes)
+        models.ready.append(Ready(arena, slot))
+        line = (socket.socket(fileno=channel), arena, models, slot)
         threading.Thread(target=serve, args=line, name=f"{given.name}.{slot}", daemon=True).start()
     obey(socket.socket(fileno=given.control), models)
     os._exit(0)  # threads may be inside a runtime that never comes back
@@ -130,7 +125,8 @@ def _answer(order: Order, models: Models) -> Answer:
     if isinstance(order, Describe):
         return Said(models.sessions[order.number].describe())
     if isinstance(order, Drop):
-        models.ready.clear()
+        for ready in models.ready:
+            ready.drop(order.number)
         if order.number in models.sessions:
             models.sessions.pop(order.number).close()
         return Done()
@@ -159,15 +155,17 @@ def serve(channel: socket.socket, arena: Arena, models: Models, slot: int) -> No
 
 
 def _run(message: bytes, arena: Arena, models: Models, slot: int) -> Ran | Failed:
-    """Run a batch. The same message once more means the same model, shapes and places: that batch is ready."""
+    """Run a batch."""
     try:
         began_ns = time.perf_counter_ns()
-        ready = models.ready.get((slot, message)) or _make_ready(message, arena, models, slot)
-        if ready is not None:
-            run, placed = ready
-            run()
+        ready = models.ready[slot]
+        placed = ready.run(message)
+        if placed is None:
+            order = run_decoder.decode(message)
+            if ready.make(message, order, models.sessions):
+                placed = ready.run(message)
+        if placed is not None:
             return Ran(placed, time.perf_counter_ns() - began_ns, 0)
-        order = run_decoder.decode(message)
         session = models.sessions[order.number]
         outputs = session.run(arena.views(order.feeds), slot)
         compute_ns = time.perf_counter_ns() - began_ns
@@ -177,33 +175,9 @@ def _run(message: bytes, arena: Arena, models: Models, slot: int) -> Ran | Faile
     except TooLargeError as fault:
         return Failed("size", str(fault))
     except EngineError as error:
-        models.ready.clear()
         return Failed("engine", str(error))
     except Exception as error:  # noqa: BLE001 - a runtime may raise anything; the batch fails, the process lives
         return Failed("engine", f"{type(error).__name__}: {error}")
-
-
-def _make_ready(message: bytes, arena: Arena, models: Models, slot: int) -> Ready | None:
-    """A batch whose outputs the runtime writes where the server wants them; ``None``: it has to be told each time."""
-    order = run_decoder.decode(message)
-    # Asked by name: whether an object fits a protocol takes microseconds to find out.
-    prepared = getattr(models.sessions[order.number], Prepares.prepared.__name__, None)
-    if prepared is None:
-        return None
-    outputs: dict[str, Tensor] = {}
-
-    def place(infos: list[TensorInfo], shapes: list[tuple[int, ...]]) -> dict[str, Tensor] | None:
-        outputs.update(arena.room(infos, shapes, order.section) or {})
-        return outputs or None
-
-    run = prepared(arena.views(order.feeds), slot, place)
-    if run is None:
-        return None
-    if len(models.ready) >= READY_MAX:
-        models.ready.clear()
-    # Nothing is copied: they are there already.
-    ready = models.ready[slot, message] = run, arena.put(outputs, order.section)
-    return ready
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ class GenaiPipeline:
         self._handles: dict[int, Any] = {}
         self._unread: dict[int, deque[int]] = {}
         self._next = 0
-        self.vocabulary = len(self._pipeline.get_tokenizer().get_vocab())
+        self.vocabulary = max(self._pipeline.get_tokenizer().get_vocab().values()) + 1
 
     def begin(self, sequence: int, tokens: Sequence[int], sampling: m.Sampling) -> None:
         """Have a sequence continued."""
@@ -174,6 +174,10 @@ class WholeEngine:
     def _step(self, step: m.Step) -> m.FromEngine:
         began_ns = time.perf_counter_ns()
         rows = [row for row, _, samples in step.rows if samples]
-        tokens = self._pipeline.next_tokens(rows)
-        drawn = tuple(m.Drawn(row, self._numbers[row], token) for row, token in zip(rows, tokens, strict=True))
-        return m.Stepped(step.epoch, drawn, time.perf_counter_ns() - began_ns, 0)
+        drawn, lost = [], []
+        for row, token in zip(rows, self._pipeline.next_tokens(rows), strict=True):
+            if 0 <= token < self._pipeline.vocabulary:
+                drawn.append(m.Drawn(row, self._numbers[row], token))
+            else:
+                lost.append((row, f"the engine gave token {token}, beyond its vocabulary"))
+        return m.Stepped(step.epoch, tuple(drawn), time.perf_counter_ns() - began_ns, 0, lost=tuple(lost))

@@ -167,7 +167,13 @@ class LanguageProcess:
             if not raw:
                 self._on_end(self._forget())
                 return
-            self._on_message(m.from_engine.decode(raw))
+            try:
+                message = m.from_engine.decode(raw)
+            except msgspec.DecodeError as error:
+                log.error("engine '%s' is ended: it says what is no message: %s", self.name, error)
+                self.kill()
+                continue
+            self._on_message(message)
 
     def _forget(self) -> str:
         """Reap the process and close what led to it; returns how it ended."""

@@ -106,12 +106,13 @@ class RemoteEngine:
             after_s = 0.0
             try:
                 async for tokens in self._model.read(stream):
+                    is_too_much = len(tokens) > stream.left
                     for token in tokens[: stream.left]:
                         stream.add(token)
                     if tokens:
                         self._troubles = 0
                         self._look()
-                    if any(token in stream.sampling.stop_tokens for token in tokens):
+                    if is_too_much or any(token in stream.sampling.stop_tokens for token in tokens):
                         return
                 why = "it ends answers early"
             except RefusedError as refused:

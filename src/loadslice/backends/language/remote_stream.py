@@ -45,6 +45,10 @@ class TroubleError(Exception):
         self.busy = busy
 
 
+class MismatchError(Exception):
+    """The server's tokens are not ours."""
+
+
 @dataclass(slots=True, eq=False)
 class Stream:
     """A sequence and what has come of it."""
@@ -141,6 +145,8 @@ class RemoteModel:
             except RefusedError:
                 self.tells_tokens = False
                 found = [tokens async for tokens in self.read(self._trial())]
+        except MismatchError as error:
+            raise InputError(f"{where}, model '{self.name}': {error}. Give both sides the same model.") from error
         except (RefusedError, TroubleError) as error:
             raise InputError(
                 f"{where} continues no prompt that is given as tokens over /v1/completions: {error}"
@@ -175,8 +181,11 @@ class RemoteModel:
             async with self._session.post(f"{self._base}/completions", json=body, **self._how(left_s)) as reply:
                 if reply.status != 200:
                     raise await _refusal(reply)
-                reason = None
+                reason, room = None, self.endpoint.reply_bytes_max
                 async for line in reply.content:
+                    room -= len(line)
+                    if room < 0:
+                        raise TroubleError("the answer is longer than is taken (options.reply_mb_max)")
                     data = line.strip()
                     if not data.startswith(b"data:") or data == b"data: [DONE]":
                         continue
@@ -184,7 +193,10 @@ class RemoteModel:
                     if choice is None:
                         continue
                     reason = choice.get("finish_reason") or reason
-                    yield self._tokens(choice)
+                    tokens = self._tokens(choice)
+                    if is_trial and len(tokens) == 1:
+                        self._compare(tokens[0], choice.get("text"))
+                    yield tokens
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise TroubleError(_words(error)) from error
         except _NO_ANSWER as error:
@@ -196,13 +208,28 @@ class RemoteModel:
             yield [ends[0]]
 
     def _tokens(self, choice: dict[str, Any]) -> list[int]:
+        if choice.get("index", 0) != 0:
+            raise ValueError("a choice that was not asked for")
         said = choice.get("token_ids")
         if said is not None and self.tells_tokens:
-            tokens = [int(token) for token in said]
-            if any(not 0 <= token < len(self.words.pieces) for token in tokens):
-                raise ValueError("a token beyond the vocabulary")
+            tokens: list[int] = list(said)
+            if any(type(token) is not int or not 0 <= token < len(self.words.pieces) for token in tokens):
+                raise ValueError("what is no token of the vocabulary")
             return tokens
-        return self.words.encode(str(choice.get("text") or ""))
+        text = choice.get("text") or ""
+        if not isinstance(text, str):
+            raise TypeError("text that is none")
+        return self.words.encode(text)
+
+    def _compare(self, token: int, text: object) -> None:
+        """Refuse a server whose tokens are other pieces of text than ours: its answers would be wrong in silence.
+
+        Raises:
+            MismatchError: It is one.
+        """
+        mine = self.words.pieces[token].decode(errors="replace").strip()
+        if isinstance(text, str) and text.strip() and token not in self.words.specials and text.strip() != mine:
+            raise MismatchError(f"its token {token} is {text.strip()[:40]!r}, ours {mine[:40]!r}: not one tokenizer")
 
     def _body(self, stream: Stream, tokens: int) -> dict[str, Any]:
         sampling = stream.sampling

@@ -63,12 +63,12 @@ def test_a_busy_server_fails_a_request_and_opens_no_breaker(monkeypatch: pytest.
 
 
 class Said:
-    """A reply that says one line."""
+    """A reply that says lines."""
 
     status = 200
 
-    def __init__(self, line: bytes) -> None:
-        self._line = line
+    def __init__(self, *lines: bytes) -> None:
+        self._lines = lines
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,9 +79,22 @@ class Said:
     @property
     def content(self) -> AsyncIterator[bytes]:
         async def lines() -> AsyncIterator[bytes]:
-            yield self._line
+            for line in self._lines:
+                yield line
 
         return lines()
+
+
+def model_of(*lines: bytes, reply_bytes_max: int = 1 << 30) -> Any:
+    """A model whose server answers every request with these lines."""
+    model: Any = RemoteModel.__new__(RemoteModel)
+    model.endpoint = SimpleNamespace(
+        authorization={}, call_s=1.0, reply_bytes_max=reply_bytes_max, kind="remote-openai", host="elsewhere"
+    )
+    model.name, model.tells_tokens, model._base = "m", True, "http://elsewhere"
+    model.words = SimpleNamespace(pieces=[b"a", b" b"], specials=frozenset(), encode=lambda text: [0] * len(text))
+    model._session = SimpleNamespace(post=lambda *_, **__: Said(*lines))
+    return model
 
 
 @pytest.mark.parametrize(
@@ -91,19 +104,70 @@ class Said:
         b'data: {"choices": ' + b"[" * 200_000,
         b"data: 5",
         b'data: {"choices": [5]}',
+        b'data: {"choices": [{"text": "a", "token_ids": [0.9]}]}',
+        b'data: {"choices": [{"text": "a", "token_ids": [true]}]}',
+        b'data: {"choices": [{"text": "a", "token_ids": [2]}]}',
+        b'data: {"choices": [{"text": "a", "token_ids": "0"}]}',
+        b'data: {"choices": [{"text": {"is": "none"}}]}',
+        b'data: {"choices": [{"text": "a", "index": 1}]}',
     ],
-    ids=["a number beyond all numbers", "brackets without end", "a number", "a choice that is none"],
+    ids=[
+        *("a number beyond all numbers", "brackets without end", "a number", "a choice that is none"),
+        *("a part of a token", "a truth", "a token beyond all", "text for tokens", "no text", "a choice too many"),
+    ],
 )
 def test_what_is_no_answer_is_trouble_and_nothing_else(line: bytes) -> None:
-    model: Any = RemoteModel.__new__(RemoteModel)
-    model.endpoint = SimpleNamespace(authorization={}, call_s=1.0)
-    model.name, model.tells_tokens, model._base = "m", True, "http://elsewhere"
-    model.words = SimpleNamespace(pieces=["a"])
-    model._session = SimpleNamespace(post=lambda *_, **__: Said(line))
+    model = model_of(line)
 
     async def play() -> None:
         stream = Stream(0, 0, [1], 1, m.Sampling(), 4, None)
         with pytest.raises(TroubleError, match="no answer of this interface"):
             _ = [tokens async for tokens in model.read(stream)]
+
+    asyncio.run(play())
+
+
+TOKEN = b'data: {"choices": [{"text": "a", "token_ids": [0]}]}'
+LAST = b'data: {"choices": [{"text": "", "finish_reason": "length"}]}'
+
+
+def test_an_answer_longer_than_is_taken_is_given_up() -> None:
+    model = model_of(*[TOKEN] * 8, LAST, reply_bytes_max=5 * len(TOKEN))
+
+    async def play() -> None:
+        with pytest.raises(TroubleError, match="reply_mb_max"):
+            _ = [tokens async for tokens in model.read(Stream(0, 0, [1], 1, m.Sampling(), 40, None))]
+        short = model_of(*[TOKEN] * 4, LAST, reply_bytes_max=5 * len(TOKEN) + len(LAST))
+        assert [one async for one in short.read(Stream(0, 0, [1], 1, m.Sampling(), 40, None))] == [[0]] * 4 + [[]]
+
+    asyncio.run(play())
+
+
+def test_a_server_that_gives_more_than_was_asked_for_is_read_no_further() -> None:
+    model = model_of(*[TOKEN] * 1000, LAST)
+
+    async def play() -> None:
+        engine = remote.RemoteEngine(SimpleNamespace(context=64), model, None)  # type: ignore[arg-type]
+        stream = engine.begin(m.Begin(0, 0, (1,), 1, m.Sampling(), new_max=3))
+        assert stream.task is not None
+        await stream.task
+        assert list(stream.unread) == [0, 0, 0]
+        assert stream.failure == ""
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("text", "is_ours"), [("a", True), (" b", False), ("c", False), ("", True)], ids=["ours", "another", "none", "held"]
+)
+def test_a_server_of_another_tokenizer_is_refused_when_it_is_tried(text: str, is_ours: bool) -> None:
+    model = model_of(TOKEN.replace(b'"a"', f'"{text}"'.encode()), LAST)
+
+    async def play() -> None:
+        if is_ours:
+            await model._probe("there")
+            return
+        with pytest.raises(InputError, match=r"not one tokenizer\. Give both sides the same model"):
+            await model._probe("there")
 
     asyncio.run(play())

@@ -20,17 +20,19 @@ class Choice(NamedTuple):
     top: tuple[tuple[int, float], ...]
 
 
-def draw_all(logits: Float32s, wanted: Sequence[tuple[Sampling, Sequence[int], int]]) -> list[Choice]:
+def draw_all(
+    logits: Float32s, likeliest: Sequence[int], wanted: Sequence[tuple[Sampling, Sequence[int], int]]
+) -> list[Choice]:
     """Draw one token per row.
 
     Args:
         logits: [rows, vocabulary].
+        likeliest: Per row, the token that has most.
         wanted: Per row its sampling, the tokens it has produced, and how many those are.
 
     Returns:
         One choice per row.
     """
-    likeliest = logits.argmax(axis=1).tolist() if len(logits) else []
     return [
         Choice(token, None, ()) if is_plain(sampling) else _draw(row, sampling, produced, at)
         for token, row, (sampling, produced, at) in zip(likeliest, logits, wanted, strict=True)
@@ -76,7 +78,7 @@ def _weighted(scores: np.ndarray[tuple[int], np.dtype[np.float64]], top_p: float
     number = np.random.Generator(np.random.Philox(key=seed & (2**64 - 1), counter=at)).random()
     if top_p >= 1:
         cumulated = np.cumsum(weights)
-        return int(np.searchsorted(cumulated, number * cumulated[-1], side="right"))
+        return min(len(cumulated) - 1, int(np.searchsorted(cumulated, number * cumulated[-1], side="right")))
     order = np.argsort(-weights, kind="stable")
     cumulated = np.cumsum(weights[order])
     kept = int(np.searchsorted(cumulated, top_p * cumulated[-1], side="left")) + 1

@@ -36,7 +36,7 @@ class Words:
         except RuntimeError as error:
             raise InputError(f"{folder}: its tokenizer cannot be read.") from error
         self.pieces: list[bytes] = [b""] * (max(vocabulary.values()) + 1)
-        """Bytes of each token."""
+        """Bytes of each token; of those that are no text, none."""
         for piece, token in vocabulary.items():
             self.pieces[token] = piece
         self.end_token = int(self._tokenizer.get_eos_token_id())
@@ -44,6 +44,10 @@ class Words:
         """Tokens that are no text."""
         marks = sorted((self.pieces[token].decode(errors="replace") for token in self.specials), key=len, reverse=True)
         self._marks = re.compile("|".join(map(re.escape, marks))) if marks else None
+
+    def cover(self, vocabulary: int) -> None:
+        """Know as many tokens as an engine has: its matrix may be padded beyond the tokenizer's."""
+        self.pieces += [b""] * (vocabulary - len(self.pieces))
 
     def encode(self, text: str) -> list[int]:
         """Tokens of text. What reads like one of the model's own marks is text here too, not the mark."""

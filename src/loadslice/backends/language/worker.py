@@ -25,6 +25,7 @@ from loadslice.backends.language import remote
 from loadslice.backends.language.aggregated import WholeEngine
 from loadslice.backends.language.base import LanguageSession, NoRoomError, StepRow
 from loadslice.backends.language.calibrate import measured_costs
+from loadslice.backends.language.checks import UNTRUE_STEPS_MAX, fault_of_shape, fault_of_step, untrue_rows
 from loadslice.backends.language.load import open_session
 from loadslice.backends.language.prefix import PrefixCache, names
 from loadslice.backends.language.sampling import draw_all
@@ -61,6 +62,8 @@ class Engine:
         self._session, self._layout = open_session(order)
         self._cache = PrefixCache(self._session, order.cached_blocks)
         self._sequences: dict[int, Sequence] = {}
+        self._untrue_steps = 0
+        """In a row, of which no row could be true."""
         self._slot_bytes = len(shared) // order.slots if order.slots else 0
         self._shared = shared
         self._model = bytes.fromhex(self._layout.model_sha256)
@@ -104,30 +107,55 @@ class Engine:
             self._cache.adopt(begin.row, chain, begin.hit)
 
     def _step(self, step: m.Step) -> m.FromEngine:
+        known = {
+            row: (self._session.length(row), len(self._sequences[row].tokens))
+            for row, _, _ in step.rows
+            if row in self._sequences
+        }
+        fault = fault_of_step(step.rows, known)
+        if fault:
+            return self._broken_step(step, fault)
         rows: list[StepRow] = []
         members: list[Sequence] = []
         for row, upto, samples in step.rows:
             sequence = self._sequences[row]
-            rows.append(StepRow(row, sequence.tokens[self._session.length(row) : upto], samples))
+            rows.append(StepRow(row, sequence.tokens[known[row][0] : upto], samples))
             if samples:
                 members.append(sequence)
         began_ns = time.perf_counter_ns()
         try:
             logits = self._session.step(rows)
         except NoRoomError as error:
-            return m.Broken("step", -1, -1, step.epoch, -1, str(error))
+            return self._broken_step(step, str(error))
         computed_ns = time.perf_counter_ns()
-        wanted = [(one.sampling, one.tokens[one.prompt :], len(one.tokens) - one.prompt) for one in members]
-        choices = draw_all(logits, wanted)
-        drawn = []
+        fault = fault_of_shape(logits, len(members), self._session.vocabulary)
+        if fault:
+            return self._broken_step(step, fault)
+        likeliest = logits.argmax(axis=1)
+        untrue = untrue_rows(logits, likeliest)
+        self._untrue_steps = self._untrue_steps + 1 if members and len(untrue) == len(members) else 0
+        if self._untrue_steps == UNTRUE_STEPS_MAX:
+            return self._broken_step(step, f"{untrue[0]}, {UNTRUE_STEPS_MAX} steps in a row")
         sampling_rows = [row for row, _, samples in step.rows if samples]
+        lost = tuple((sampling_rows[place], why) for place, why in untrue.items())
+        if untrue:
+            true = [place for place in range(len(members)) if place not in untrue]
+            logits, likeliest = logits[true], likeliest[true]
+            sampling_rows, members = [sampling_rows[place] for place in true], [members[place] for place in true]
+        wanted = [(one.sampling, one.tokens[one.prompt :], len(one.tokens) - one.prompt) for one in members]
+        choices = draw_all(logits, likeliest.tolist(), wanted)
+        drawn = []
         for row, sequence, choice in zip(sampling_rows, members, choices, strict=True):
             sequence.tokens.append(choice.token)
             drawn.append(m.Drawn(row, sequence.number, choice.token, choice.logprob, choice.top))
             if not sequence.is_kept:
                 sequence.is_kept = True
                 self._cache.keep(row, sequence.chain)
-        return m.Stepped(step.epoch, tuple(drawn), computed_ns - began_ns, time.perf_counter_ns() - computed_ns)
+        drawing_ns = time.perf_counter_ns() - computed_ns
+        return m.Stepped(step.epoch, tuple(drawn), computed_ns - began_ns, drawing_ns, lost=lost)
+
+    def _broken_step(self, step: m.Step, reason: str) -> m.Broken:
+        return m.Broken("step", -1, -1, step.epoch, -1, reason)
 
     def _export(self, order: m.Export) -> m.FromEngine:
         began_ns = time.perf_counter_ns()

@@ -16,7 +16,7 @@ import msgspec
 from loadslice.backends.toolchains.process import DISK_WORDS, ToolchainError
 from loadslice.backends.toolchains.registry import KNOWN
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import decode_json, encode_json, reason, write_bytes
+from loadslice.spec.files import NOT_JSON, decode_json, encode_json, reason, write_bytes
 from loadslice.spec.toolchain import Installed, Toolchain, ToolchainState
 
 MARK = "toolchain.json"
@@ -215,7 +215,7 @@ def _probe(toolchain: Toolchain, python: Path, *, ours: bool) -> Installed:
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_S_MAX, check=False, env=environment
         )
         versions = msgspec.json.decode(done.stdout, type=dict[str, str])
-    except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
+    except (OSError, subprocess.SubprocessError, *NOT_JSON) as error:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] if "done" in locals() else []
         why = said[0][:200].rstrip(".") if said else "it does not run"
         raise ToolchainError(f"{python}: cannot import {toolchain.module}: {why}.") from error

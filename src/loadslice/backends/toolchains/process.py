@@ -112,7 +112,7 @@ def _answer(name: str, code: int, out: bytes, log: Path, memory_bytes: int) -> d
         if len(out) > ANSWER_BYTES_MAX:
             raise ValueError
         document = json.loads(out)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ToolchainError(
             f"toolchain '{name}': ended with code {code} and no answer{_because(said, memory_bytes)}"
         ) from error

@@ -3,7 +3,6 @@
 import itertools
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import polars as pl
 
@@ -12,26 +11,12 @@ from loadslice.policy import events
 from loadslice.policy.tables import Int64s, fresh, lower, rule_sources
 from loadslice.spec import journal as spec
 from loadslice.spec import latency as latency_file
-from loadslice.spec import pipeline as pipelines
 from loadslice.spec.errors import InputError
 from loadslice.spec.journal import Journal
 from loadslice.spec.pipeline import Pipeline
 
 STEP = 2000
 """Events fed at once, so that room for their effects stays small."""
-
-
-def pipeline_of(journal: Journal, folder: Path) -> Pipeline:
-    """The pipeline that ran.
-
-    Raises:
-        InputError: Its text cannot be read.
-    """
-    try:
-        found = msgspec.yaml.decode(journal.head.pipeline_yaml, type=Pipeline)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{folder}/journal.json: pipeline_yaml: {error}") from error
-    return pipelines.check(found, f"{folder}/journal.json: pipeline")
 
 
 def effects(journal: Journal, pipeline: Pipeline, folder: Path) -> pl.DataFrame:

@@ -9,7 +9,7 @@ from loadslice.evaluate.diagnose import decisions
 from loadslice.evaluate.diagnose.evidence import EngineSeen, Evidence, Floats, StageSeen, Timeline
 from loadslice.policy import columns as c
 from loadslice.policy import events
-from loadslice.spec.journal import Journal
+from loadslice.spec.journal import Journal, pipeline_of
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import Pipeline
 
@@ -33,7 +33,7 @@ def evidence(journal: Journal, folder: Path) -> Evidence:
     Raises:
         InputError: Its pipeline or its events cannot be read.
     """
-    pipeline = decisions.pipeline_of(journal, folder)
+    pipeline = pipeline_of(journal, folder)
     basis = journal.head.basis
     found = Evidence(basis=basis, requests=journal.requests.height, read=[str(folder)])
     passed = journal.stages.filter(pl.col("done_ns").is_not_null() & pl.col("dispatched_ns").is_not_null())

@@ -123,14 +123,20 @@ class Desk:
         )
 
 
-def wait_for(true: Callable[[], bool], limit_s: float) -> float | None:
-    """Seconds until something is true, or ``None`` when it is not within the limit."""
+def wait_for(true: Callable[[], bool], limit_s: float, *, every_s: float = POLL_S) -> float | None:
+    """Seconds until something is true, or ``None`` when it is not within the limit.
+
+    Args:
+        true: Asked again and again.
+        limit_s: How long.
+        every_s: Between two questions; what costs the server something should not be asked as often as can be.
+    """
     began = time.monotonic()
     pause = threading.Event()
     while (passed_s := time.monotonic() - began) < limit_s:
         if true():
             return time.monotonic() - began
-        pause.wait(min(POLL_S, limit_s - passed_s))
+        pause.wait(min(every_s, limit_s - passed_s))
     return None
 
 

@@ -1,5 +1,6 @@
 """The drills of the policy, in virtual time on the pipeline's own decisions and times."""
 
+import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,6 +38,8 @@ LOAD = 0.85
 GOODPUT_MIN = 0.95
 TOP_CLASS_MIN = 0.994
 BURST = 12.0
+FLAPS, FLAP_CALLS = 6, 1.5
+"""Absences of a flapping engine, and calls that come in each over those that would open its breaker."""
 CASCADE_MIN = 0.9
 """Of capacity that is still served when everything asks for too much."""
 
@@ -276,7 +279,7 @@ def clock_jump(ground: Ground) -> DrillResult:
 
 
 def flapping(ground: Ground) -> DrillResult:
-    """An engine with a breaker is away half of the time, by turns."""
+    """An engine with a breaker is away half of the time, by turns, each time for long enough to open it."""
     for stage in ground.pipeline.stages:
         if stage.breaker is not None and len(stage.engine_names) > 1:
             engine, breaker = stage.engine_names[0], stage.breaker
@@ -284,23 +287,34 @@ def flapping(ground: Ground) -> DrillResult:
     else:
         raise NotApplicableError("no stage with several engines has a breaker; add `breaker: {}` to one")
     rate = 0.5 * ground.capacity_per_s
-    span_s = ground.span_s(rate, 60.0)
-    # Long enough that what runs there times out, or fails where there is no timeout.
-    away_s = 2 * stage.timeout_ms / 1000 if stage.timeout_ms is not None else 0.5
-    starts_s = np.arange(away_s, max(2 * away_s, span_s - away_s), 2 * away_s).tolist()
+    # What runs there must time out first, or fails at once where there is no timeout; then enough calls must fail to
+    # outweigh those that the breaker remembers from better times.
+    timeout_s = (stage.timeout_ms or 0.0) / 1000
+    away_s = max(0.5, 2 * timeout_s, timeout_s + FLAP_CALLS * breaker.failure_rate * breaker.window / rate)
+    span_s = 2 * away_s * FLAPS
+    starts_s = [(2 * number + 1) * away_s for number in range(FLAPS)]
     kind: Literal["hang", "crash"] = "hang" if stage.timeout_ms is not None else "crash"
     faults = [Fault(at_s=at, for_s=away_s, engine=engine, kind=kind) for at in starts_s]
     trace = pl.DataFrame({"arrival_s": poisson(rate, span_s, ground.seed)})
     found = run(ground.pipeline, ground.latency, trace, ground.seed, faults=faults)
     changes = simulate.summarise(found).engines[engine].breaker_transitions
+    if not changes:
+        raise NotApplicableError(
+            f"{FLAPS} absences of '{engine}' for {away_s:.1f} s each opened no breaker, so that nothing flapped; a "
+            "smaller `breaker.window` or `failure_rate` opens it"
+        )
     per_minute = 60 * changes / span_s
-    # Each turn (open, half-open, closed or open) takes at least open_ms; stages share the engine.
+    # An absence opens a breaker once and, as its time open doubles, again as often as doublings fit (half-open and open
+    # each time); its end takes it over half-open to closed. Each stage of the engine has a breaker of its own.
     stages = sum(engine in one.engine_names and one.breaker is not None for one in ground.pipeline.stages)
-    bound = stages * (3 * 60_000 / breaker.open_ms + 3 * 60 / span_s)
+    again = math.ceil(math.log2(1 + 1000 * away_s / breaker.open_ms)) + 1000 * away_s / breaker.open_ms_max
+    bound = 60 / span_s * FLAPS * stages * (1 + 2 * again + 2)
     return result(
         "flapping",
-        f"{per_minute:.1f} changes a minute of the breaker of '{engine}', at most {bound:.0f} are possible",
+        f"'{engine}' away {FLAPS} times for {away_s:.1f} s: {per_minute:.1f} changes of its breakers a minute, at most "
+        f"{bound:.0f} are possible",
         per_minute <= bound, ground.seed, transitions_per_minute=per_minute, bound_per_minute=bound, engine=engine,
+        changes=changes, absences=FLAPS,
     )  # fmt: skip
 
 

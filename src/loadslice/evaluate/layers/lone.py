@@ -22,8 +22,9 @@ WARM = 5
 """Requests before the first that counts."""
 REST_MS_MAX = 50.0
 TRANSPORT_EVERY = 4
-"""Before each so many requests, a round trip that asks for nothing: what client, socket and front take of themselves,
-on the same minutes."""
+"""For so many requests one round trip that asks for nothing: what client, socket and front take of themselves. They come
+before the requests of their repeat and not between them, for a request after a rest finds a processor that has cooled
+down, as none of a client that goes on asking does."""
 
 
 @dataclass(slots=True)
@@ -70,12 +71,11 @@ def measure(subject: Subject, *, requests: int, repeats: int, for_s: float, seed
         rest_s = min((warm[-1].whole_ms or 0.0) * line.dilate, REST_MS_MAX) / 1000
         trips_ms: list[float] = []
         for _ in range(repeats):
+            for _ in range(max(1, requests // TRANSPORT_EVERY)):
+                trips_ms += _round_trip_ms(line, rest_s)
+            line.post(next(letters))  # wakes everybody up again
             until, used_s = time.monotonic() + for_s, _used_s(subject)
             for letter in itertools.islice(letters, requests):
-                if len(found.heards) % TRANSPORT_EVERY == 0:
-                    before_s = _used_s(subject)
-                    trips_ms += _round_trip_ms(line, rest_s)
-                    used_s += _used_s(subject) - before_s  # not of these requests
                 found.heards.append(line.post(letter))
                 if time.monotonic() > until or found.heards[-1].error == "refused":
                     break

@@ -1,31 +1,30 @@
 """Layer 3: more and more clients, each with one request open, until more of them bring no more answers.
 
-The rule of the knee (Kleinrock 1979, the saturation point): with ``R`` the latency at one client and ``X`` the rate of
-the plateau, the two asymptotes ``N / R`` and ``X`` meet at ``N = X * R`` clients. The plateau is the mean rate of the
-last two steps; the ramp doubles its clients and ends once doubling them brought less than `GAIN` more, or refusals
-begin. The step with most power (rate over latency) is told beside it.
-
-The simulator predicts the whole ramp from the profile of single requests before the first client starts.
+What the knee is, and how it is predicted before the first client starts, is in `knee`. The ramp climbs once and then
+goes back: the steps that the knee is read from (one client, the last two doublings) and those around the predicted
+knee are asked again by turns, up and down, so that each round gives a knee of its own and what the machine did between
+two rounds is seen as the spread of theirs.
 """
 
 import re
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from loadslice.evaluate.closed_loop import Flow, drive, flow, predict
+from loadslice.evaluate.closed_loop import Flow, drive, flow
+from loadslice.evaluate.layers.knee import Forecast, doublings, forecast, knee_of, mean_of, over, requests_of
 from loadslice.evaluate.layers.subject import Subject
 from loadslice.evaluate.wire import Heard
 from loadslice.spec.evaluation_report import Knee
+from loadslice.spec.report import Interval
 
-GAIN = 0.05
-REFUSED_MAX = 0.01
-SEEDS = 4
-REQUESTS_SIMULATED = (60, 400)
 KNEE_WITHIN = 0.05
+SLOWEST = 4.0
+"""How many times as long as foreseen a step may take, at most."""
+SHORTER = 0.5
+"""Length of a step that is asked again over one of the climb."""
 
 _BUSY = re.compile(r'^loadslice_engine_busy_seconds_total\{engine="([^"]*)"\} ([0-9.eE+-]+)$', re.MULTILINE)
 
@@ -36,13 +35,21 @@ class Ramp:
 
     predicted: list[Flow] = field(default_factory=list)
     knee_predicted: Knee | None = None
+    """Read from the predicted steps alone, by the rule; the ramp may have ended at another step."""
+    knee_foretold: Knee | None = None
+    """Read from the predicted steps at those where the ramp was read; what the error is of."""
     measured: list[Flow] = field(default_factory=list)
+    """Mean over climb and rounds of each step."""
     knee: Knee | None = None
+    """Median over rounds."""
+    rounds: list[Knee] = field(default_factory=list)
+    lone_ms: list[float] = field(default_factory=list)
+    """Mean latency at one client, of each round."""
     heards: list[Heard] = field(default_factory=list)
     busy: dict[str, float] = field(default_factory=dict)
-    """Engine -> share of its slots' time that was spent on batches in the last step."""
+    """Engine -> share of its slots' time that was spent on batches in the climb's last step."""
     cpu_ms_per_answer: float | None = None
-    """Processor time of the server in the last step; ``None``: it was not started here."""
+    """Processor time of the server in the climb's last step; ``None``: it was not started here."""
     ended: str = ""
     unpredicted: str | None = None
     """Why there is no prediction."""
@@ -50,110 +57,126 @@ class Ramp:
     @property
     def knee_error(self) -> float | None:
         """Of the plateau's rate, predicted over measured, minus 1."""
-        if self.knee is None or self.knee_predicted is None:
+        if self.knee is None or self.knee_foretold is None:
             return None
-        return self.knee_predicted.throughput_per_s / self.knee.throughput_per_s - 1
+        return self.knee_foretold.throughput_per_s / self.knee.throughput_per_s - 1
+
+    @property
+    def clients_error(self) -> float | None:
+        """Of the knee's clients; a machine that has become slower as a whole does not move it."""
+        if self.knee is None or self.knee_foretold is None:
+            return None
+        return self.knee_foretold.clients / self.knee.clients - 1
+
+    @property
+    def drift(self) -> float | None:
+        """How much longer one client's requests took during the ramp than lone requests before it had led to expect."""
+        alone = next((one.mean_ms for one in self.predicted if one.clients == 1), None)
+        return statistics.median(self.lone_ms) / alone - 1 if alone and self.lone_ms else None
 
 
-def knee_of(flows: Sequence[Flow]) -> Knee | None:
-    """The rule; ``None`` for fewer than two steps that answered."""
-    known = [one for one in flows if one.throughput_per_s is not None and one.mean_ms]
-    if len(known) < 2:
-        return None
-    plateau = float(np.mean([one.throughput_per_s for one in known[-2:]]))
-    power = [(one.throughput_per_s or 0.0) / (one.mean_ms or np.inf) for one in known]
-    return Knee(
-        clients=plateau * (known[0].mean_ms or 0.0) / 1000,
-        throughput_per_s=plateau,
-        clients_most_power=known[int(np.argmax(power))].clients,
-    )
+def measure(subject: Subject, *, step_s: float, clients_max: int, rounds: int, seed: int) -> Ramp:
+    """Predict, climb, and ask again.
 
-
-def _is_over(flows: Sequence[Flow]) -> str | None:
-    """Why the ramp ends here."""
-    last = flows[-1]
-    total = last.answers + last.refused + last.failed
-    if last.failed and last.failed >= 0.5 * total:
-        return "half of the requests of a step got no answer"
-    if last.refused > REFUSED_MAX * total:
-        return "the server began to refuse"
-    if len(flows) < 3 or last.throughput_per_s is None or flows[-2].throughput_per_s is None:
-        return None
-    if last.throughput_per_s < (1 + GAIN) * flows[-2].throughput_per_s:
-        return f"twice the clients brought less than {GAIN:.0%} more"
-    return None
-
-
-def forecast(subject: Subject, *, clients_max: int, seed: int) -> tuple[list[Flow], str | None]:
-    """The ramp in virtual time; mean over seeds at each step.
-
-    Returns:
-        Steps, and why there are none.
+    Args:
+        subject: Whom to ask.
+        step_s: Seconds of the world of a step of the climb, about.
+        clients_max: At most.
+        rounds: How often the steps that matter are asked again, at least 1.
+        seed: Of the prediction.
     """
-    if subject.pipeline is None or subject.table is None:
-        return [], "the placement has no profile: it was not started here"
-    names = [letter.input for letter in subject.letters]
-    steps: list[Flow] = []
-    clients = 1
-    while clients <= clients_max:
-        requests = int(np.clip(12 * clients, *REQUESTS_SIMULATED))
-        runs = [
-            predict(subject.pipeline, subject.table, names, clients, requests, seed=seed + number)
-            for number in range(SEEDS)
-        ]
-        steps.append(_mean(runs))
-        if _is_over(steps):
+    told = forecast(subject, step_s=SHORTER * step_s, clients_max=clients_max, seed=seed)
+    found = Ramp(predicted=list(told.flows.values()), unpredicted=told.unpredicted)
+    found.knee_predicted = knee_of(found.predicted)
+    steps: dict[int, list[Flow]] = {}
+    for clients in told.steps(clients_max):
+        steps[clients] = [_climb(subject, told, found, clients, step_s)]
+        doubled = [runs[0] for asked, runs in steps.items() if asked in doublings(clients_max)]
+        found.ended = _why_ended(subject, doubled, clients, clients_max)
+        if found.ended:
             break
-        clients *= 2
-    return steps, None
+    last = max(clients for clients in steps if clients in doublings(clients_max))
+    again = sorted({1, max(1, last // 2), last, *_around(found.knee_predicted, steps)})
+    for number in range(rounds):
+        asked = [
+            _asked(subject, told, found, clients, SHORTER * step_s)
+            for clients in (again if number % 2 else again[::-1])
+            if subject.alive()
+        ]
+        for one in asked:
+            steps[one.clients].append(one)
+        if (knee := knee_of(sorted(asked, key=lambda one: one.clients), last)) is not None:
+            found.rounds.append(knee)
+            found.lone_ms += [one.mean_ms for one in asked if one.clients == 1 and one.mean_ms is not None]
+    found.measured = [mean_of(runs) for _, runs in sorted(steps.items())]
+    found.knee = _settled(found, last)
+    found.knee_foretold = knee_of(found.predicted, last)
+    return found
 
 
-def _mean(runs: Sequence[Flow]) -> Flow:
-    def of(name: str) -> float | None:
-        values = [getattr(run, name) for run in runs]
-        return float(np.mean(values)) if None not in values else None
+def _around(knee: Knee | None, steps: dict[int, list[Flow]]) -> list[int]:
+    """Steps that were taken next to the predicted knee, one on each side."""
+    if knee is None:
+        return []
+    below = [clients for clients in steps if clients <= knee.clients]
+    above = [clients for clients in steps if clients >= knee.clients]
+    return [*below[-1:], *above[:1]]
 
-    return Flow(
-        clients=runs[0].clients,
-        throughput_per_s=of("throughput_per_s"),
-        mean_ms=of("mean_ms"),
-        p95_ms=of("p95_ms"),
-        answers=sum(run.answers for run in runs),
-        refused=sum(run.refused for run in runs),
-        failed=sum(run.failed for run in runs),
+
+def _settled(found: Ramp, last: int) -> Knee | None:
+    """The median of the rounds, with their least and most; of one climb alone where there was no round."""
+    whole = knee_of(found.measured, last)
+    if whole is None or not found.rounds:
+        return whole
+    rates = [one.throughput_per_s for one in found.rounds]
+    clients = [one.clients for one in found.rounds]
+    return Knee(
+        clients=statistics.median(clients),
+        throughput_per_s=statistics.median(rates),
+        clients_most_power=whole.clients_most_power,
+        throughput_range=Interval(low=min(rates), high=max(rates)),
+        clients_range=Interval(low=min(clients), high=max(clients)),
+        rounds=len(rates),
     )
 
 
-def measure(subject: Subject, *, step_s: float, clients_max: int, seed: int) -> Ramp:
-    """Predict, then climb."""
-    found = Ramp()
-    found.predicted, found.unpredicted = forecast(subject, clients_max=clients_max, seed=seed)
-    found.knee_predicted = knee_of(found.predicted)
-    clients = 1
-    while True:
-        before, cpu_s, began = _busy_s(subject), _cpu_s(subject), time.perf_counter()
-        heards = drive(subject.line, subject.letters, clients, for_s=step_s, requests_min=6 * clients)
-        passed_s = (time.perf_counter() - began) / subject.dilate
-        found.busy = {
-            engine: min(1.0, (at_s - before.get(engine, 0.0)) / passed_s / slots(subject, engine))
-            for engine, at_s in _busy_s(subject).items()
-        }
-        used_s, done = _cpu_s(subject), sum(heard.completed for heard in heards)
-        if cpu_s is not None and used_s is not None and done:
-            found.cpu_ms_per_answer = 1000 * (used_s - cpu_s) / done
-        found.heards += heards
-        found.measured.append(flow(clients, heards))
-        ended = _is_over(found.measured)
-        if ended is None and 2 * clients > clients_max:
-            ended = f"{clients} clients are the most that were asked for"
-        if ended is None and not subject.alive():
-            ended = "the server is gone"
-        if ended is not None:
-            found.ended = ended
-            break
-        clients *= 2
-    found.knee = knee_of(found.measured)
-    return found
+def _why_ended(subject: Subject, doubled: Sequence[Flow], clients: int, clients_max: int) -> str:
+    """Empty: the climb goes on."""
+    if not subject.alive():
+        return "the server is gone"
+    if clients != doubled[-1].clients:
+        return ""
+    ended = over(doubled)
+    if ended is None and 2 * clients > clients_max:
+        ended = f"{clients} clients are the most that were asked for"
+    return ended or ""
+
+
+def _climb(subject: Subject, told: Forecast, found: Ramp, clients: int, step_s: float) -> Flow:
+    """One step of the climb, with what engines and processor did meanwhile."""
+    before, cpu_s, began, known = _busy_s(subject), _cpu_s(subject), time.perf_counter(), len(found.heards)
+    step = _asked(subject, told, found, clients, step_s)
+    passed_s = (time.perf_counter() - began) / subject.dilate
+    found.busy = {
+        engine: min(1.0, (at_s - before.get(engine, 0.0)) / passed_s / slots(subject, engine))
+        for engine, at_s in _busy_s(subject).items()
+    }
+    used_s, done = _cpu_s(subject), sum(heard.completed for heard in found.heards[known:])
+    if cpu_s is not None and used_s is not None and done:
+        found.cpu_ms_per_answer = 1000 * (used_s - cpu_s) / done
+    return step
+
+
+def _asked(subject: Subject, told: Forecast, found: Ramp, clients: int, step_s: float) -> Flow:
+    """One step: as many requests as the prediction says that it takes ``step_s`` for; unpredicted, for that long."""
+    rate_per_s = told.flows[clients].throughput_per_s if clients in told.flows else None
+    if rate_per_s is None:
+        heards = drive(subject.line, told.letters, clients, for_s=step_s, requests_min=6 * clients)
+    else:
+        requests = requests_of(clients, len(told.letters), rate_per_s * step_s / subject.dilate)
+        heards = drive(subject.line, told.letters, clients, for_s=SLOWEST * step_s, requests_max=requests)
+    found.heards += heards
+    return flow(clients, heards)
 
 
 def slots(subject: Subject, engine: str) -> int:
@@ -195,8 +218,10 @@ def figures(found: Ramp) -> dict[str, Any]:
     return {
         "rule": "saturation point: plateau rate times the latency of one client",
         "knee": _knee(found.knee),
-        "knee_predicted": _knee(found.knee_predicted),
-        "knee_error_pct": None if found.knee_error is None else 100 * found.knee_error,
+        "knee_predicted": _knee(found.knee_foretold or found.knee_predicted),
+        "knee_error_pct": _pct(found.knee_error),
+        "knee_clients_error_pct": _pct(found.clients_error),
+        "one_client_slower_than_predicted_pct": _pct(found.drift),
         "unpredicted": found.unpredicted,
         "ended": found.ended,
         "engine_busy": found.busy,
@@ -205,11 +230,20 @@ def figures(found: Ramp) -> dict[str, Any]:
     }
 
 
-def _knee(knee: Knee | None) -> dict[str, float] | None:
+def _pct(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _knee(knee: Knee | None) -> dict[str, Any] | None:
     if knee is None:
         return None
-    return {
+    told: dict[str, Any] = {
         "clients": knee.clients,
         "throughput_per_s": knee.throughput_per_s,
         "clients_most_power": knee.clients_most_power,
     }
+    if knee.throughput_range is not None and knee.clients_range is not None:
+        told["rounds"] = knee.rounds
+        told["throughput_per_s_range"] = [knee.throughput_range.low, knee.throughput_range.high]
+        told["clients_range"] = [knee.clients_range.low, knee.clients_range.high]
+    return told

@@ -8,6 +8,7 @@ of a signal by version, which counts only where the rollout's plan names it.
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 
 from loadslice.spec.watch import Contrast, Sample, WatchPlan
 
@@ -41,21 +42,20 @@ class VersionMeans:
         a minute of the new.
         """
         place = next(place for place, one in enumerate(self._plan.signals) if one.name == signal)
-        first = {version: self._first(version) for version in ("stable", "canary")}
-        if None in first.values():
-            return None
-        begin_s = max(at_s for at_s in first.values() if at_s is not None)
+        # By their order, not their times: a server that was started again counts those from nought.
+        first = [self._first(version) for version in ("stable", "canary")]
         found: dict[str, list[float]] = {"stable": [], "canary": []}
-        for sample in self._kept:
+        for sample in islice(self._kept, max(first), None):
             value = sample.values[place]
-            if sample.at_s >= begin_s and value is not None and sample.version is not None:
+            if value is not None and sample.version is not None:
                 found[sample.version].append(value)
         if min(len(values) for values in found.values()) < self._plan.minimum:
             return None
         return {version: sum(values) / len(values) for version, values in found.items()}
 
-    def _first(self, version: str) -> float | None:
-        return next((sample.at_s for sample in self._kept if sample.version == version), None)
+    def _first(self, version: str) -> int:
+        """Where its first sample stands, the end where it has none."""
+        return next((place for place, one in enumerate(self._kept) if one.version == version), len(self._kept))
 
 
 def advice(firing: Sequence[str], contrast: Contrast | None, *, quiet: bool, samples: int, minimum: int) -> str:

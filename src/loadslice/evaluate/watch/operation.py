@@ -84,7 +84,6 @@ def reading(before: Scrape, after: Scrape, sensed: Sensed | None) -> Reading:
     }
     elsewhere = dict.fromkeys(("temperature_c", "power_w", "memory_bytes"), "the server runs on another machine")
     return Reading(
-        at_s=after.at_s,
         requests=int(sum(ended.values())),
         temperature_c=None if sensed is None else sensed.temperature_c,
         power_w=None if sensed is None else sensed.power_w,
@@ -138,7 +137,7 @@ class OperationWatch:
                         test=rule.name,
                         state="resolved",
                         samples=None,
-                        at_s=one.at_s,
+                        at_s=None,
                         text=f"{rule.figure}: in its range again",
                         figures={"value": value},
                     )
@@ -154,7 +153,7 @@ class OperationWatch:
 
     def _alert(self, rule: OperationRule, one: Reading, value: float, was: Range) -> Alert:
         return Alert(
-            what=rule.figure, test=rule.name, state="firing", samples=None, at_s=one.at_s,
+            what=rule.figure, test=rule.name, state="firing", samples=None, at_s=None,
             text=f"{rule.figure}: {value:.4g} {rule.unit}, {was.low:.4g} to {was.high:.4g} in the baseline "
             f"({rule.formula}, {self._plan.looks} looks in a row)",
             figures={"value": value, "low": was.low, "high": was.high},

@@ -157,7 +157,7 @@ def reading(**figures):
         "temperature_c": 55.0, "power_w": 95.0, "memory_bytes": 1.9e9, "rate_per_s": 15.0, "latency_ms_p95": 35.0,
         "error_share": 0.001, "requests": 1000,
     }  # fmt: skip
-    return Reading(at_s=0.0, **{**usual, **figures})
+    return Reading(**{**usual, **figures})
 
 
 @pytest.mark.parametrize(
@@ -178,6 +178,7 @@ def test_a_figure_out_of_its_range_three_times_in_a_row_fires_and_three_times_in
     assert one.feed(reading(**figures)) == one.feed(reading(**figures)) == []
     (alert,) = one.feed(reading(**figures))
     assert (alert.test, alert.state) == (rule, "firing")
+    assert alert.at_s is None, "two looks have no time on the server's clock"
     assert one.feed(reading()) == one.feed(reading()) == []
     (alert,) = one.feed(reading())
     assert (alert.test, alert.state) == (rule, "resolved")
@@ -186,7 +187,7 @@ def test_a_figure_out_of_its_range_three_times_in_a_row_fires_and_three_times_in
 def test_figures_that_are_unknown_or_of_few_requests_say_nothing() -> None:
     one = OperationWatch(WELL)
     for _ in range(5):
-        assert one.feed(Reading(at_s=0.0, absent={"power_w": "no counter"})) == []
+        assert one.feed(Reading(absent={"power_w": "no counter"})) == []
         assert one.feed(reading(latency_ms_p95=900.0, error_share=0.9, requests=20)) == []
 
 
@@ -273,6 +274,17 @@ def test_means_by_version_are_of_the_same_minutes_and_need_the_minimum_of_both()
     found = means.means("confidence")
     assert found["stable"] == pytest.approx(9 / 10.5, abs=0.02)
     assert found["canary"] == pytest.approx(0.75, abs=0.02)
+
+
+def test_a_server_that_was_started_again_counts_its_times_anew_and_loses_no_sample_by_it() -> None:
+    draws = np.random.default_rng(8)
+    means = VersionMeans(PLAN)
+    days = [Sample(one.number, one.at_s + 500_000, "stable", one.values) for one in answers(draws, 10)]
+    days += [Sample(one.number, one.at_s + 500_000, "canary", one.values) for one in answers(draws, 10)]
+    means.feed(days)
+    means.feed(answers(draws, 600, version="stable"))
+    means.feed(answers(draws, 600, version="canary"))
+    assert means.means("confidence") is not None
 
 
 def test_advice_never_says_to_go_back_on_drift_alone() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from loadslice.plan.fleet.problem import Int64s
-from loadslice.sim.service import _measured_crowding, _shared_cores, _shared_threads
+from loadslice.sim.crowding import measured_crowding, shared_cores, shared_threads
 from loadslice.spec.latency import MS_MAX, Entry, LatencyTable, Milliseconds
 from loadslice.spec.offers import Box, Offer
 from loadslice.spec.pipeline import Batch, Engine, Failover, Pipeline, Queue, Rule, Stage, When
@@ -217,7 +217,7 @@ def _best_rows(entries: list[Entry], policy: Policy) -> int:
 def table_of(design: Design, counts: Int64s, boxes: Int64s, pipeline: Pipeline) -> LatencyTable:
     """The latency table of a fleet: every engine has its type's times, on as many cores as its machines have."""
     there = instances(design, counts)
-    base_cores = _shared_cores(design.latency)
+    base_cores = shared_cores(design.latency)
     cores = _fleet_cores(design, boxes, pipeline) if math.isfinite(base_cores) else math.inf
     entries: list[Entry] = []
     by_engine: dict[str, list[Entry]] = {}
@@ -240,7 +240,7 @@ def table_of(design: Design, counts: Int64s, boxes: Int64s, pipeline: Pipeline) 
 def _fleet_cores(design: Design, boxes: Int64s, pipeline: Pipeline) -> float:
     """Cores of all machines, which the engines on processors share."""
     cores = sum(int(count) * box.cores for count, box in zip(boxes, design.boxes.values(), strict=True))
-    busiest = max((_shared_threads(pipeline, name) for name in pipeline.engines), default=1)
+    busiest = max((shared_threads(pipeline, name) for name in pipeline.engines), default=1)
     return float(max(cores, busiest, 1))
 
 
@@ -248,7 +248,7 @@ def _recrowded(design: Design, pipeline: Pipeline, name: str, times: str, base_c
     """What contended times are multiplied by, so that they say of this fleet what they said of the profiled machine."""
     if not math.isfinite(base_cores) or times not in design.pipeline.engines:
         return 1.0
-    return _measured_crowding(pipeline, name, cores) / _measured_crowding(design.pipeline, times, base_cores)
+    return measured_crowding(pipeline, name, cores) / measured_crowding(design.pipeline, times, base_cores)
 
 
 def scaled(times: Milliseconds, factor: float) -> Milliseconds:

@@ -62,7 +62,9 @@ def faults(tables: Tables, state: State) -> list[str]:
             set(members) == set(np.flatnonzero(at & (rows[:, c.Q_IN_STEP] == 1)).tolist()),
             f"engine {engine}: who is in the step",
         )
-        idle = counts[c.N_STEPPING] == 0 and counts[c.N_DOWN] == 0
+        importing = int((here & (rows[:, c.Q_IMPORTING] == 1)).sum())
+        expect(int(counts[c.N_IMPORTING]) == importing, f"engine {engine}: who is read before its next step")
+        idle = counts[c.N_STEPPING] == 0 and counts[c.N_DOWN] == 0 and importing == 0
         expect(not (idle and listed), f"engine {engine}: idle beside sequences that could advance")
         for sequence in listed:
             row = rows[sequence]

@@ -71,6 +71,8 @@ K_SLOTS, K_BASE_NS, K_TOKEN_NS, LINK_SETTINGS = range(4)  # 0 slots: no link
     Q_LAST_NS,
     Q_IN_STEP,  # 1: in the step that runs now
     Q_SLOT,  # 1: it holds a slot of the link
+    Q_IMPORTING,  # 1: its KV has left the first engine, and the second reads it before its next step
+    Q_HANDED,  # 1: its KV has come, and no token since
     Q_LOST,  # 1: its decoding engine was lost while its prompt is being computed elsewhere
     Q_DOOMED,  # 1: its outcome is known; what it holds goes back when the step or the hand-over ends
     Q_ATTEMPTS,  # hand-overs begun, and engines lost
@@ -78,7 +80,7 @@ K_SLOTS, K_BASE_NS, K_TOKEN_NS, LINK_SETTINGS = range(4)  # 0 slots: no link
     Q_LEASE_NS,  # the hand-over has failed at this time
     Q_ORDER,  # number of its admission: who is the newest
     SEQUENCE_COLUMNS,
-) = range(31)
+) = range(33)
 
 FREE, WAITING, RUNNING, HANDING_OVER = range(4)
 
@@ -103,8 +105,10 @@ FREE, WAITING, RUNNING, HANDING_OVER = range(4)
     N_PREEMPTIONS,
     N_DIRTY,
     N_ROWS_BEHIND,  # rows of the step before that had nothing to show yet
+    N_IMPORTING,  # sequences whose KV it reads before its next step
+    N_SECOND_NS,  # from the first token to the second, of answers whose KV was handed over; 0: not known
     ENGINE_COLUMNS,
-) = range(20)
+) = range(22)
 
 # Waiting lists, one per engine and class.
 W_HEAD, W_TAIL, W_COUNT, WAITING_COLUMNS = range(4)

@@ -16,9 +16,9 @@ from loadslice.policy.tokens.ends import (
     forget,
     sweep,
 )
-from loadslice.policy.tokens.estimate import learn, meet, prompt_ns, wait_ns
+from loadslice.policy.tokens.estimate import learn, meet, prompt_ns, wait_for_second, wait_ns
 from loadslice.policy.tokens.layout import State, Tables
-from loadslice.policy.tokens.memory import give_back, give_back_prefill, give_back_slot, is_remote
+from loadslice.policy.tokens.memory import await_import, give_back, give_back_prefill, give_back_slot, is_remote
 from loadslice.policy.tokens.queues import add_backlog, join, leave, mark, say, unwait, wait
 from loadslice.policy.tokens.router import choose_decode, choose_prefill, is_remote_route, route
 from loadslice.policy.tokens.steps import plan_step
@@ -174,6 +174,7 @@ def on_arrival(
     row[c.Q_FIRST_NS] = 0
     row[c.Q_LAST_NS] = 0
     row[c.Q_ATTEMPTS] = 0
+    row[c.Q_HANDED] = 0
     say(state, c.PLACED, sequence, prefill, decode, way)
     wait(state, sequence, prefill)
     watch_time(state, min(first_by_ns, deadline_ns))
@@ -229,7 +230,12 @@ def take_row(now_ns: int, tables: Tables, state: State, engine: int, place: int,
     if step[c.P_SAMPLES] == 0:
         return
     row[c.Q_FILLING] = 0
-    state.gaps[engine, place] = now_ns - row[c.Q_LAST_NS] if row[c.Q_PRODUCED] > 0 else -1
+    gap_ns = now_ns - row[c.Q_LAST_NS] if row[c.Q_PRODUCED] > 0 else -1
+    state.gaps[engine, place] = gap_ns
+    if row[c.Q_HANDED] == 1:
+        row[c.Q_HANDED] = 0
+        if row[c.Q_PRODUCED] == 1:
+            wait_for_second(state, engine, gap_ns)
     if row[c.Q_PRODUCED] == 0:
         row[c.Q_FIRST_NS] = now_ns
     row[c.Q_LAST_NS] = now_ns
@@ -290,15 +296,17 @@ def on_handover(now_ns: int, tables: Tables, state: State, sequence: int, epoch:
     begin(now_ns, state)
     if what == BROKEN:
         fail_handover(now_ns, tables, state, sequence)
-    elif what == EXPORTED:
-        give_back_prefill(state, sequence)
     else:
         give_back_prefill(state, sequence)
-        give_back_slot(state, sequence)
         if row[c.Q_DOOMED] == 1:
+            # Nobody reads what has been written for it.
             row[c.Q_STATUS] = c.RUNNING
             forget(now_ns, state, sequence)
+        elif what == EXPORTED:
+            await_import(state, sequence)
         else:
+            give_back_slot(state, sequence)
+            row[c.Q_HANDED] = 1
             row[c.Q_PREFILL] = row[c.Q_DECODE]
             join(state, sequence, row[c.Q_DECODE])
     close(now_ns, tables, state)

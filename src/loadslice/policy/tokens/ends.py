@@ -3,7 +3,7 @@
 from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens.layout import State, Tables
-from loadslice.policy.tokens.memory import give_back
+from loadslice.policy.tokens.memory import end_import, give_back
 from loadslice.policy.tokens.queues import leave, say, unwait, wait
 from loadslice.policy.tokens.router import may_decode, may_prefill
 from loadslice.spec.outcome import Outcome, Reason
@@ -49,6 +49,7 @@ def finish(now_ns: int, state: State, sequence: int, outcome: int, reason: int, 
         unwait(state, sequence)
     elif row[c.Q_IN_STEP] == 1 or row[c.Q_STATUS] == c.HANDING_OVER:
         row[c.Q_DOOMED] = 1
+        end_import(state, sequence)
         return
     else:
         leave(state, sequence)
@@ -65,6 +66,7 @@ def find_place(now_ns: int, tables: Tables, state: State, sequence: int) -> None
     row[c.Q_COMPUTED] = 0
     row[c.Q_HIT] = 0
     row[c.Q_FILLING] = 1
+    row[c.Q_HANDED] = 0
     row[c.Q_EPOCH] += 1
     tokens = row[c.Q_PROMPT] + row[c.Q_PRODUCED]
     most = row[c.Q_PROMPT] + row[c.Q_NEW_MAX]

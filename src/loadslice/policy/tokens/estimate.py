@@ -12,6 +12,7 @@ from loadslice.policy.tokens.layout import State, Tables
 
 ATTENTION_PAIRS_MAX = 1 << 40
 SCALE_PPM_MIN, SCALE_PPM_MAX = 10_000, 1_000_000_000
+LATE_STEPS = 4
 
 
 @kernel
@@ -63,13 +64,26 @@ def prompt_ns(tables: Tables, state: State, engine: int, tokens: int, computed: 
 
 
 @kernel
+def computed_now(state: State, engine: int, priority: int) -> int:
+    """Prompt tokens of the step that runs, of a class and those above it: they are in the backlog until it ends."""
+    tokens = 0
+    for place in range(state.engines[engine, c.N_STEPPING]):
+        row = state.rows[engine, place]
+        sequence = state.sequences[row[c.P_SEQUENCE]]
+        if sequence[c.Q_FILLING] == 1 and sequence[c.Q_CLASS] <= priority:
+            tokens += row[c.P_TOKENS]
+    return int(tokens)
+
+
+@kernel
 def wait_ns(now_ns: int, tables: Tables, state: State, engine: int, priority: int) -> int:
     """Expected time until a prompt that arrives now would be begun: the step that runs, the prompts not below it."""
     counts, settings = state.engines[engine], tables.engines[engine]
     left_ns = 0
     if counts[c.N_STEPPING] > 0:
         left_ns = max(0, counts[c.N_STEP_BEGAN_NS] + counts[c.N_STEP_EXPECTED_NS] - now_ns)
-    backlog_ns = scaled(state, engine, state.backlog[engine, priority] * settings[c.E_TOKEN_NS])
+    backlog = state.backlog[engine, priority] - computed_now(state, engine, priority)
+    backlog_ns = scaled(state, engine, backlog * settings[c.E_TOKEN_NS])
     over = counts[c.N_SEATS_USED] + counts[c.N_WAITING] + 1 - settings[c.E_SEATS]
     seat_ns = over * counts[c.N_HELD_NS] // settings[c.E_SEATS] if over > 0 else 0
     return int(left_ns + backlog_ns + seat_ns)
@@ -94,3 +108,32 @@ def meet(state: State, engine: int) -> None:
     """A request has come: a sixteenth of what is known of the company that prompts have here is what it found."""
     counts = state.engines[engine]
     counts[c.N_MET_PPM] = (15 * counts[c.N_MET_PPM] + counts[c.N_SEATS_USED] * c.PPM) // 16
+
+
+@kernel
+def wait_for_second(state: State, engine: int, gap_ns: int) -> None:
+    """An answer that was handed over has its second token: a sixteenth of what such a wait is taken for is this one."""
+    counts = state.engines[engine]
+    known_ns = counts[c.N_SECOND_NS]
+    counts[c.N_SECOND_NS] = gap_ns if known_ns == 0 else (15 * known_ns + min(gap_ns, 4 * known_ns)) // 16
+
+
+@kernel
+def late_ns(tables: Tables, state: State, engine: int) -> int:
+    """The longest step whose tokens do not come late; 0: any with a prompt in it is longer.
+
+    In a split the longest wait is that for the second token of an answer, whose KV has to come first: a step that is no
+    longer adds nothing to the tail. The wait is learned beside prompts that were computed here, so that it counts only
+    up to `LATE_STEPS` steps without one.
+    """
+    step = step_ns(tables, state, engine, 0, max(1, state.engines[engine, c.N_SEATS_USED]), 0, 0)
+    return int(min(state.engines[engine, c.N_SECOND_NS], LATE_STEPS * step))
+
+
+@kernel
+def handover_ns(tables: Tables, state: State, engine: int, decode: int, prompt: int) -> int:
+    """Expected time by which the second token of an answer comes later for being handed over."""
+    link = tables.links[engine, decode]
+    least_ns = link[c.K_BASE_NS] + prompt * link[c.K_TOKEN_NS]
+    step = step_ns(tables, state, decode, 0, max(1, state.engines[decode, c.N_SEATS_USED]), 0, 0)
+    return int(max(least_ns, late_ns(tables, state, decode) - step))

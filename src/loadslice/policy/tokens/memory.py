@@ -139,8 +139,31 @@ def give_back_prefill(state: State, sequence: int) -> None:
 
 
 @rare
+def await_import(state: State, sequence: int) -> None:
+    """Have the decoding engine's next step wait for a sequence whose KV it is about to read.
+
+    An engine obeys in order: a step planned now would be computed after the import all the same, without the sequence.
+    """
+    row = state.sequences[sequence]
+    if row[c.Q_IMPORTING] == 0:
+        row[c.Q_IMPORTING] = 1
+        state.engines[row[c.Q_DECODE], c.N_IMPORTING] += 1
+
+
+@rare
+def end_import(state: State, sequence: int) -> None:
+    """Undo `await_import`, whatever came of it."""
+    row = state.sequences[sequence]
+    if row[c.Q_IMPORTING] == 1:
+        row[c.Q_IMPORTING] = 0
+        state.engines[row[c.Q_DECODE], c.N_IMPORTING] -= 1
+        mark(state, row[c.Q_DECODE])
+
+
+@rare
 def give_back_slot(state: State, sequence: int) -> None:
-    """Give back its slot of the link."""
+    """Give back its slot of the link; nobody waits for its KV any more."""
+    end_import(state, sequence)
     row = state.sequences[sequence]
     if row[c.Q_SLOT] == 1:
         row[c.Q_SLOT] = 0

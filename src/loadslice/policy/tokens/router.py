@@ -9,7 +9,7 @@ stops when as many have been held up as may be: means hide what the last hundred
 from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import Int64s
 from loadslice.policy.tokens import columns as c
-from loadslice.policy.tokens.estimate import prompt_ns, scaled, steps_of, wait_ns
+from loadslice.policy.tokens.estimate import handover_ns, late_ns, prompt_ns, scaled, step_ns, steps_of, wait_ns
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.memory import blocks_for
 from loadslice.spec.route import Route
@@ -47,11 +47,12 @@ def may_prefill(tables: Tables, state: State, engine: int, decode: int, prompt: 
 def remote_ns(
     now_ns: int, tables: Tables, state: State, priority: int, engine: int, decode: int, prompt: int, hit: int
 ) -> int:
-    """Expected time until the KV of a prompt has come from another engine."""
-    link = tables.links[engine, decode]
+    """Expected time until a prompt has its first token at another engine, and what its second comes later for it."""
     compute_ns = prompt_ns(tables, state, engine, prompt - hit, hit)
     return int(
-        wait_ns(now_ns, tables, state, engine, priority) + compute_ns + link[c.K_BASE_NS] + prompt * link[c.K_TOKEN_NS]
+        wait_ns(now_ns, tables, state, engine, priority)
+        + compute_ns
+        + handover_ns(tables, state, engine, decode, prompt)
     )
 
 
@@ -63,6 +64,15 @@ def local_ns(now_ns: int, tables: Tables, state: State, priority: int, decode: i
     beside_ns = steps * scaled(state, decode, state.engines[decode, c.N_SEATS_USED] * row_ns)
     compute_ns = prompt_ns(tables, state, decode, prompt - hit, hit)
     return int(wait_ns(now_ns, tables, state, decode, priority) + compute_ns + beside_ns)
+
+
+@kernel
+def is_late(tables: Tables, state: State, decode: int, missing: int) -> bool:
+    """Whether those who decode would say that their tokens came late, if a prompt were computed in their steps."""
+    tokens = min(missing, min(tables.engines[decode, c.E_CHUNK], tables.engines[decode, c.E_STEP_TOKENS]))
+    beside = max(1, state.engines[decode, c.N_SEATS_USED])
+    longest_ns = step_ns(tables, state, decode, tokens, beside, 0, tokens * tokens // 2)
+    return bool(longest_ns > late_ns(tables, state, decode))
 
 
 @rare
@@ -136,6 +146,8 @@ def route(
     penalty_ns = own_ns // 1000 * held_up_milli // 1000 * (tables.run[c.T_PENALTY_PPM] // 1000)
     if there_ns < here_ns + penalty_ns:
         return REMOTE_FASTER
+    if not is_late(tables, state, decode, missing):
+        return LOCAL_FASTER
     late_ppm = steps_of(tables, decode, missing) * held_up_milli * 1000
     return SPARING if late_ppm > max(0, counts[c.N_LATE_PPM]) else LOCAL_FASTER
 

@@ -9,7 +9,7 @@ a running one only when its class is higher.
 from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens.ends import HOPELESS, SHED, finish, preempt
-from loadslice.policy.tokens.estimate import prompt_ns, scaled, step_ns
+from loadslice.policy.tokens.estimate import late_ns, prompt_ns, scaled, step_ns
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.memory import blocks_for, grow, has_room, take_seats
 from loadslice.policy.tokens.queues import is_decoding, join, left_to_compute, say, unwait
@@ -187,7 +187,7 @@ def piece(tables: Tables, state: State, engine: int, sequence: int, budget: int,
 def plan_step(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     """Begin an idle engine's next step, if there is anything for it to compute."""
     counts, settings = state.engines[engine], tables.engines[engine]
-    if counts[c.N_DOWN] == 1 or counts[c.N_STEPPING] > 0:
+    if counts[c.N_DOWN] == 1 or counts[c.N_STEPPING] > 0 or counts[c.N_IMPORTING] > 0:
         return
     find_blocks(now_ns, tables, state, engine)
     if counts[c.N_WAITING] > 0:
@@ -236,12 +236,14 @@ def plan_step(now_ns: int, tables: Tables, state: State, engine: int) -> None:
             room_ns -= scaled(state, engine, tokens * settings[c.E_TOKEN_NS])
     if rows == 0:
         return
-    late_ppm = counts[c.N_LATE_PPM] + decoding * (tables.run[c.T_LATE_PPM] - (c.PPM if prompt_tokens > 0 else 0))
+    expected_ns = step_ns(tables, state, engine, prompt_tokens, decoding, pairs, prompt_pairs)
+    late = decoding if prompt_tokens > 0 and expected_ns > late_ns(tables, state, engine) else 0
+    late_ppm = counts[c.N_LATE_PPM] + decoding * tables.run[c.T_LATE_PPM] - late * c.PPM
     counts[c.N_LATE_PPM] = min(LATE_MOST_PPM, max(-LATE_MOST_PPM, late_ppm))
     counts[c.N_STEPPING] = rows
     counts[c.N_EPOCH] += 1
     counts[c.N_STEP_BEGAN_NS] = now_ns
-    counts[c.N_STEP_EXPECTED_NS] = step_ns(tables, state, engine, prompt_tokens, decoding, pairs, prompt_pairs)
+    counts[c.N_STEP_EXPECTED_NS] = expected_ns
     counts[c.N_STEPS] += 1
     counts[c.N_PREFILL_TOKENS] += prompt_tokens
     counts[c.N_DECODE_TOKENS] += decoding

@@ -2,6 +2,7 @@
 // Lines over the last minutes. Colours and dashes are taken from the page's style when its shade changes.
 
 const POINTS_MAX = 300;
+const SPAN_S_MIN = 60;  // of the time axis; a server that has just started has few seconds to show
 const charts = [];
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -35,7 +36,8 @@ class Chart {
     };
     const options = {
       width: Math.max(200, this.node.clientWidth), height: 190, legend: { show: false }, cursor: { show: false },
-      scales: { x: { time: true }, y: this.log ? { distr: 3 } : { range: (_, least, most) => [0, Math.max(1, 1.1 * most)] } },
+      padding: [null, 28, null, null],  // half a label of the time axis
+      scales: { x: { time: true, range: (_, least, most) => [Math.min(least, most - SPAN_S_MIN), most] }, y: this.log ? { distr: 3 } : { range: (_, least, most) => [0, Math.max(1, 1.1 * most)] } },
       axes: [{ ...axis, space: 80, size: 28, values: (_, ticks) => ticks.map(hour) }, { ...axis, size: 54, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) }],
       series: [{}, ...this.series.map((one, at) => ({
         label: one.label, stroke: colours[at % 3], width: 2, dash: DASHES[at % 3], points: { show: true, size: 5, filter: lone }, spanGaps: false,
@@ -47,7 +49,8 @@ class Chart {
   show(points) {
     const data = [points.at_s, ...this.series.map((one) => points[one.key])];
     if (this.log) for (let at = 1; at < data.length; at += 1) data[at] = data[at].map((value) => (value > 0 ? value : null));
-    const isEmpty = data.slice(1).every((values) => values.every((value) => value === null));
+    // One point is no line, and gives the axis of time nothing to go by.
+    const isEmpty = points.at_s.length < 2 || data.slice(1).every((values) => values.every((value) => value === null));
     if (this.plot && (isEmpty || this.node.clientWidth === 0)) {
       this.plot.destroy();
       this.plot = null;

@@ -95,7 +95,7 @@ const measured = (title, value) => ({
       const bar = make("meter");
       bar.max = 1;
       bar.setAttribute("aria-hidden", "true");
-      node.append(bar, make("span"));
+      node.append(bar, make("span", "", "digits"));
     }
     const found = value(row);
     node.firstChild.value = found === null ? 0 : Math.min(1, found);

@@ -121,7 +121,7 @@ function showPipeline(said, points) {
     ["breakers open", sum.breakers ? `${sum.breakers_open} of ${sum.breakers}` : "none set"],
     ["overflow sent to a backup", sum.has_failover ? share(sum.failover_share) : "none set"],
     ["refused at the door", perSecond(sum.refused_at_front_per_s)],
-    ["headroom", water.capacity_per_s === null ? UNKNOWN : share(Math.max(0, 1 - water.offered_per_s / water.capacity_per_s))],
+    ["headroom", water.capacity_per_s === null ? "too idle to say" : share(Math.max(0, 1 - water.offered_per_s / water.capacity_per_s))],
   ]);
   alarms(alarming);
   if (find("troubled").checked) engines = engines.filter(isTroubled);

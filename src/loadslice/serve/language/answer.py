@@ -11,6 +11,7 @@ import msgspec
 
 from loadslice.backends.language.messages import Drawn
 from loadslice.backends.language.words import TextStream, Words
+from loadslice.serve import streamed
 from loadslice.serve.connection import Connection
 from loadslice.serve.language.openai import RequestError, error_body
 from loadslice.serve.language.request import LanguageRequest
@@ -206,8 +207,8 @@ class Answer:
             return
         document = error_body(error)
         if self._has_begun:
-            connection.stream(b"data: " + encode(document) + b"\n\n")
-            connection.end_stream()
+            streamed.add(connection, b"data: " + encode(document) + b"\n\n")
+            streamed.end(connection)
         else:
             connection.reply(json_reply(document, error.status, headers or ()))
         self._done(self)
@@ -250,7 +251,8 @@ class Answer:
         if not self._has_begun:
             self._begin(connection)
         body = b'"delta":' + delta if delta is not None else b'"text":' + text
-        connection.stream(
+        streamed.add(
+            connection,
             b"".join(
                 (
                     self._prefix,
@@ -262,16 +264,17 @@ class Answer:
                     reason,
                     b'}],"usage":null}\n\n' if self._usage else b"}]}\n\n",
                 )
-            )
+            ),
         )
 
     def _begin(self, connection: Connection) -> None:
         self._has_begun = True
         lines = "".join(f"{name}: {value}\r\n" for name, value in self._headers())
-        connection.begin_stream(
+        streamed.begin(
+            connection,
             OK
             + b"Content-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\n"
-            + lines.encode("latin-1")
+            + lines.encode("latin-1"),
         )
         if self._chat:
             for choice in self.choices:
@@ -285,9 +288,9 @@ class Answer:
             if self._usage:
                 kind = "chat.completion.chunk" if self._chat else "text_completion"
                 last = {**self._common, "object": kind, "choices": [], "usage": self._usage_counts()}
-                connection.stream(b"data: " + encode(last) + b"\n\n")
-            connection.stream(b"data: [DONE]\n\n")
-            connection.end_stream()
+                streamed.add(connection, b"data: " + encode(last) + b"\n\n")
+            streamed.add(connection, b"data: [DONE]\n\n")
+            streamed.end(connection)
         else:
             document = {
                 **self._common,

@@ -113,6 +113,9 @@ class LanguageFront:
     def refused(self, refusal: RefusalError) -> None:
         """See `connection.Handler.refused`."""
 
+    def copied(self, connection: Connection) -> None:
+        """See `connection.Handler.copied`."""
+
     def sent(self, connection: Connection) -> None:
         """See `connection.Handler.sent`."""
 

@@ -5,6 +5,7 @@ The loop's thread only appends; a thread of our own makes Parquet of it. What is
 """
 
 import hashlib
+import logging
 import queue
 import threading
 from array import array
@@ -17,6 +18,7 @@ import polars as pl
 from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.serve.language.request import LanguageRequest
+from loadslice.spec import frames
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import encode_json, reason, replacing, stamp, write_bytes
 from loadslice.spec.language import Language, StepCost
@@ -31,6 +33,8 @@ from loadslice.spec.language_journal import (
 from loadslice.spec.outcome import OUTCOMES, REASONS
 from loadslice.spec.pipeline import CLASSES
 from loadslice.spec.route import ROUTES
+
+log = logging.getLogger(__name__)
 
 FLUSH_S = 5.0
 EVENTS_MAX = 16_384
@@ -154,12 +158,13 @@ class LanguageJournalWriter:
             raise self._error
         try:
             for name, columns in TABLES.items():
-                self._join(name, columns)
+                parts = sorted((self._folder / PARTS_FOLDER).glob(f"{name}-*.parquet"))
+                frames.join_parquet(parts, columns, self._folder / f"{name}.parquet")
             self._write_head(clean=True)
             for part in (self._folder / PARTS_FOLDER).iterdir():
                 part.unlink()
             (self._folder / PARTS_FOLDER).rmdir()
-        except (OSError, pl.exceptions.PolarsError) as error:
+        except (OSError, frames.TableError) as error:
             raise self._as_input_error(error) from error
 
     def _hash_effects(self) -> None:
@@ -167,22 +172,19 @@ class LanguageJournalWriter:
         if self._has_effects:
             self._digest.update(self._state.effects[: int(self._state.counters[c.C_EFFECTS])].tobytes())
 
-    def _join(self, name: str, columns: dict[str, pl.DataType]) -> None:
-        parts = sorted((self._folder / PARTS_FOLDER).glob(f"{name}-*.parquet"))
-        with replacing(self._folder / f"{name}.parquet") as path:
-            if parts:
-                pl.scan_parquet(parts).sink_parquet(path)
-            else:
-                pl.DataFrame(schema=columns).write_parquet(path)
-
     def _write_parts(self) -> None:
         while (kept := self._queue.get()) is not None:
             if self._error is not None:
                 continue  # said when the run is closed
             try:
                 self._write_part(kept)
-            except (OSError, pl.exceptions.PolarsError) as error:
+            except InputError as error:
+                self._error = error
+                log.error("the journal cannot be written any more: %s", error)
+            except BaseException as error:
+                # Whatever it is: a thread that died silently would leave a journal that looks whole.
                 self._error = self._as_input_error(error)
+                log.exception("the journal cannot be written any more")
 
     def _write_part(self, kept: dict[str, Any]) -> None:
         codes, times, counts = kept["events"]
@@ -228,6 +230,8 @@ class LanguageJournalWriter:
         )
         write_bytes(self._folder / "journal.json", encode_json(head))
 
-    def _as_input_error(self, error: Exception) -> InputError:
+    def _as_input_error(self, error: BaseException) -> InputError:
+        if isinstance(error, InputError):
+            return error
         text = reason(error) if isinstance(error, OSError) else " ".join(str(error).split())[:160]
         return InputError(f"--journal {self._folder}: cannot be written, {text}.")

@@ -1,8 +1,9 @@
-"""Whether KV of one engine means anything to another."""
+"""Whether KV of one engine means anything to another, and tokens of all of them the same text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from loadslice.backends.language import messages as m
+from loadslice.backends.language.words import Words
 from loadslice.spec.errors import InputError
 from loadslice.spec.language import Language
 
@@ -35,3 +36,22 @@ def check_layouts(language: Language, layouts: Sequence[m.Layout]) -> None:
                 f"{place}: quantised KV moves only between engines of one runtime and precision. Give both "
                 "`options: {kv_precision: f32}`."
             )
+
+
+def check_vocabularies(ready: Mapping[str, m.Ready], words: Words) -> None:
+    """Refuse engines that do not know all of the tokenizer's tokens; what they know beyond is no text.
+
+    Args:
+        ready: What engines said, by name.
+        words: The model's tokenizer; afterwards it knows as many tokens as any engine.
+
+    Raises:
+        InputError: Names the engine.
+    """
+    for name, one in ready.items():
+        if one.vocabulary < len(words.pieces):
+            raise InputError(
+                f"engine '{name}': its model has {one.vocabulary} tokens and the tokenizer {len(words.pieces)}: they "
+                "are not of one model. Check `model`."
+            )
+    words.cover(max(one.vocabulary for one in ready.values()))

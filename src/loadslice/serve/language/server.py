@@ -18,13 +18,14 @@ from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.tables import fresh, lower
 from loadslice.serve.access import Access
 from loadslice.serve.clock import Clock
+from loadslice.serve.compiled import compile_apart
 from loadslice.serve.console.desk import PAGE
 from loadslice.serve.console.language_console import LanguageConsole
 from loadslice.serve.http_server import HttpServer
 from loadslice.serve.language.completions import Completions
 from loadslice.serve.language.front import LanguageFront, LanguageService
 from loadslice.serve.language.journal import FLUSH_S, LanguageJournalWriter, refuse_used
-from loadslice.serve.language.layouts import check_layouts
+from loadslice.serve.language.layouts import check_layouts, check_vocabularies
 from loadslice.serve.language.metrics import LanguageMetrics
 from loadslice.serve.language.shell import LanguageShell
 from loadslice.serve.limits import Limits
@@ -194,8 +195,10 @@ class LanguageServer:
             await self._start_engines()
             layouts = [self.ready[name].layout for name in self._names]
             check_layouts(self.language, layouts)
+            check_vocabularies(self.ready, words)
             tables = lower(self.language, self._costs)
             state = fresh(tables, self.language.max_sequences)
+            await asyncio.to_thread(compile_apart, "language", desk.on_step_done)
             await asyncio.to_thread(warm_desk, tables)
             if self._journal_folder is not None:
                 folder = self._journal_folder
@@ -207,7 +210,9 @@ class LanguageServer:
         for index, process in enumerate(self._processes):
             self._metrics.started(index, process.starts)
         observer = self._metrics if self._console is None else self._console.observed(self._metrics)
-        self._shell = LanguageShell(tables, state, self._processes, layouts, self._slots, self._clock, observer)
+        self._shell = LanguageShell(
+            tables, state, self._processes, layouts, len(words.pieces), self._slots, self._clock, observer
+        )
         completions = Completions(self.language, self._shell, words, self._clock)
         self._front.service = LanguageService(self._shell, completions, self._metrics, self._is_ready)
         self._watch = asyncio.get_running_loop().create_task(self._look_after())

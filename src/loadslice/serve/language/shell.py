@@ -16,11 +16,13 @@ from loadslice.backends.language.prefix import names
 from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens import desk
 from loadslice.policy.tokens.layout import State, Tables
+from loadslice.serve.alarm import Alarm
 from loadslice.serve.clock import Clock
 from loadslice.serve.language.handovers import Handovers, Key
 from loadslice.serve.language.observer import Observer
 from loadslice.serve.language.prefixes import KnownPrefixes
 from loadslice.serve.language.request import LanguageRequest
+from loadslice.serve.language.stepped import fault_of
 from loadslice.serve.refusals import NS_PER_MS
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.route import Route
@@ -36,6 +38,7 @@ class LanguageShell:
         state: Fresh.
         engines: In the order of the tables; started, and ready unless the desk is told otherwise.
         layouts: What each engine's KV means.
+        vocabulary: Tokens that there are.
         slots: Shared memory of the hand-overs, see `Handovers`.
         clock: The server's.
         observer: Told of everything.
@@ -47,12 +50,14 @@ class LanguageShell:
         state: State,
         engines: Sequence[LanguageProcess],
         layouts: Sequence[m.Layout],
+        vocabulary: int,
         slots: SharedSlots,
         clock: Clock,
         observer: Observer,
     ) -> None:
         self.tables, self.state = tables, state
         self.layouts = list(layouts)
+        self._vocabulary = vocabulary
         self._engines = engines
         self._handovers = Handovers(slots)
         self._clock = clock
@@ -60,12 +65,12 @@ class LanguageShell:
         self._of_tag: dict[int, LanguageRequest] = {}
         self._of_row: dict[int, LanguageRequest] = {}
         self._next_tag = self._next_number = 0
-        self._steps: list[tuple[int, list[int]]] = [(-1, [])] * len(engines)
-        """By engine: epoch and sequence rows of the step that it computes."""
+        self._steps = [m.Step(-1, ())] * len(engines)
+        """By engine: the step that it computes."""
         self._prefixes = KnownPrefixes(len(engines), int(tables.run[c.T_BLOCK]))
         self._ends = np.zeros(state.rows.shape[1], np.int64)
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ns = c.FOREVER
+        self._alarm: Alarm | None = None
+        self._alarm_ns = c.FOREVER
         self._idle: asyncio.Future[None] | None = None
         self.draining = False
 
@@ -159,16 +164,23 @@ class LanguageShell:
             await self._idle
 
     def close(self) -> None:
-        """Disarm the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Disarm the alarm."""
+        self._alarm_ns = 0  # no later one is set
+        if self._alarm is not None:
+            self._alarm.close()
 
     # -- what engines say
 
     def _stepped(self, engine: int, message: m.Stepped) -> None:
-        epoch, rows = self._steps[engine]
+        step = self._steps[engine]
+        epoch = step.epoch
         if epoch != message.epoch:
             return  # of an engine that was given up meanwhile
+        fault = fault_of(message, step.rows, self._vocabulary)
+        if fault:
+            self._distrust(engine, f"its answer is none: {fault}")
+            return
+        rows = [row for row, _, _ in step.rows]
         now_ns = self._clock.now_ns()
         self._ends[:] = 0
         heard: list[LanguageRequest] = []
@@ -204,6 +216,12 @@ class LanguageShell:
         handover = self._handovers.find(key)
         if handover is None:
             return
+        row = self.state.sequences[message.row]
+        due = int(row[c.Q_COMPUTED])
+        if message.tokens != due and row[c.Q_EPOCH] == message.epoch:
+            self._handovers.let_go(key)
+            self._fail_handover(key, f"KV of {message.tokens} tokens came for a prompt of {due}")
+            return
         handover.export_ns, handover.tokens = message.took_ns, message.tokens
         handover.payload_bytes, handover.is_exported = message.payload_bytes, True
         request = self._of_row.get(message.row)
@@ -235,8 +253,14 @@ class LanguageShell:
                 self._handovers.let_go(key)
                 self._fail_handover(key, message.reason)
         else:
-            # It has not what it was told to compute with: what it holds is not to be trusted.
-            self._engines[engine].kill()
+            # It has not what it was told to compute with.
+            self._distrust(engine, message.reason)
+
+    def _distrust(self, engine: int, reason: str) -> None:
+        """End an engine of which nothing is to be believed any more; what it had in hand is computed elsewhere."""
+        log.error("engine '%s' is ended: %s", self._engines[engine].name, reason)
+        self._steps[engine] = m.Step(-1, ())
+        self._engines[engine].kill()
 
     def _fail_handover(self, key: Key, reason: str) -> None:
         self._observer.handover_failed(reason)
@@ -326,7 +350,7 @@ class LanguageShell:
             strict=True,
         )
         order = m.Step(epoch, tuple(planned))
-        self._steps[engine] = (epoch, [row for row, _, _ in order.rows])
+        self._steps[engine] = order
         self._engines[engine].send(order)
 
     def _is_raw(self, prefill: int, decode: int) -> bool:
@@ -355,9 +379,8 @@ class LanguageShell:
 
     # -- time
 
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._timer_ns = c.FOREVER
+    def _on_alarm(self) -> None:
+        self._alarm_ns = c.FOREVER
         now_ns = self._clock.now_ns()
         if desk.next_timer_ns(self.state) > now_ns:
             self._arm()
@@ -367,10 +390,11 @@ class LanguageShell:
         self._carry_out(now_ns)
 
     def _arm(self) -> None:
+        """Have `_on_alarm` called when the desk wants it. An earlier alarm that stands already is left: it re-arms."""
         at_ns = desk.next_timer_ns(self.state)
-        if at_ns >= self._timer_ns:
+        if at_ns >= self._alarm_ns:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_ns = at_ns
-        self._timer = asyncio.get_running_loop().call_at(self._clock.loop_time(at_ns), self._on_timer)
+        if self._alarm is None:
+            self._alarm = Alarm(self._on_alarm)
+        self._alarm_ns = at_ns
+        self._alarm.set(self._clock.monotonic_ns(at_ns))

@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import NOT_JSON
 from loadslice.workload.readers import source
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ def rows(path: Path, kind: type[T], *, line_bytes_max: int = source.LINE_BYTES_M
     for block in source.blocks(path, line_bytes_max=line_bytes_max):
         try:
             yield block.first_line, decoder.decode_lines(block.data)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except NOT_JSON as error:
             raise InputError(f"{path}: {fault(block, decoder, error)}.") from error
 
 
@@ -39,6 +40,6 @@ def fault(block: source.Block, decoder: "msgspec.json.Decoder[T]", error: Except
         except msgspec.ValidationError as found:
             message, _, place = str(found).partition(" - at `$.")
             return f"line {number}: {place.rstrip('`')}: {message}" if place else f"line {number}: {message}"
-        except (msgspec.DecodeError, RecursionError) as found:
+        except NOT_JSON as found:
             return f"line {number}: not valid JSON ({found})"
     return f"not valid JSONL ({error})"

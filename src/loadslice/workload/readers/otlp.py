@@ -11,6 +11,7 @@ import msgspec
 import polars as pl
 
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import NOT_JSON
 from loadslice.workload.readers import json_lines, source
 from loadslice.workload.readers.parsed import Parsed, gather
 from loadslice.workload.trace import STAGE_PREFIX
@@ -106,7 +107,7 @@ def _exports(path: Path) -> list[tuple[int, list[Export]]]:
             raise
         try:
             return [(1, [msgspec.json.decode(document, type=Export)])]
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except NOT_JSON:
             raise per_line from None
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from loadslice.spec import frames
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import NOT_JSON
 from loadslice.spec.trace import META_KEYS
 from loadslice.workload import trace
 from loadslice.workload.readers import json_lines, source
@@ -40,8 +42,9 @@ def _parts(path: Path, meta: dict[str, Any]) -> Iterator[pl.DataFrame]:
         if not block.data.strip():
             continue
         try:
-            frame = pl.read_ndjson(io.BytesIO(block.data), infer_schema_length=None)
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+            with frames.guarded():
+                frame = pl.read_ndjson(io.BytesIO(block.data), infer_schema_length=None)
+        except frames.TableError as error:
             decoder = msgspec.json.Decoder(dict[str, Any])
             raise InputError(f"{path}: {json_lines.fault(block, decoder, error)}.") from error
         yield _typed(path, block, frame)
@@ -62,8 +65,10 @@ def _typed(path: Path, block: source.Block, frame: pl.DataFrame) -> pl.DataFrame
 def _refuse_alone(row: dict[str, Any], place: str) -> None:
     for name, value in row.items():
         try:
-            trace.typed(pl.DataFrame({name: pl.Series([value])}), place)
-        except (TypeError, OverflowError, pl.exceptions.PolarsError) as error:
+            with frames.guarded():
+                alone = pl.DataFrame({name: pl.Series([value])})
+            trace.typed(alone, place)
+        except (TypeError, OverflowError, frames.TableError) as error:
             raise InputError(f"{place}: {name}: {str(value)[:60]!r} is no value of a trace.") from error
 
 
@@ -73,7 +78,7 @@ def _take_meta(path: Path, block: source.Block, meta: dict[str, Any]) -> source.
         return block
     try:
         found = msgspec.json.decode(line, type=_MetaLine).meta
-    except (msgspec.DecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise InputError(f"{path}: line 1: not a meta line ({error}).") from error
     meta.update({key: found[key] for key in META_KEYS if found.get(key) is not None})
     if not isinstance(meta.get("tick_ms", 0.0), int | float) or not isinstance(meta.get("notes", []), list):

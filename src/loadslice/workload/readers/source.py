@@ -11,7 +11,7 @@ from typing import BinaryIO, cast
 import numpy as np
 
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import reason
+from loadslice.spec.files import opened, reason
 
 LINE_BYTES_MAX = 1 << 20
 """No access log or table comes near it; a longer line is refused before it fills memory."""
@@ -99,7 +99,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     if path.is_dir():
         raise InputError(f"{path}: a folder, not a trace file.")
     try:
-        with path.open("rb") as plain:
+        with opened(path) as plain:
             if plain.read(2) == b"\x1f\x8b":
                 plain.seek(0)
                 with gzip.open(plain) as unpacked:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
+from loadslice.spec import frames
 from loadslice.spec.errors import InputError
 from loadslice.workload import trace
 from loadslice.workload.readers import source, times
@@ -150,9 +151,10 @@ def text_rows(path: Path, header: list[str]) -> Iterator[pl.DataFrame]:
         if not data.strip():
             continue
         try:
-            rows = pl.read_csv(io.BytesIO(data), has_header=False, schema=schema, infer_schema=False)
-        except pl.exceptions.PolarsError as error:
-            raise InputError(f"{path}: {_fault(body, len(header)) or _first_line(error)}.") from error
+            with frames.guarded():
+                rows = pl.read_csv(io.BytesIO(data), has_header=False, schema=schema, infer_schema=False)
+        except frames.TableError as error:
+            raise InputError(f"{path}: {_fault(body, len(header)) or f'not a CSV table ({error})'}.") from error
         if b'"' not in data and data.count(b",") < rows.height * (len(header) - 1):
             # Polars fills short rows; a row cut off is damage, not "unknown".
             fault = _fault(body, len(header))
@@ -190,7 +192,3 @@ def _fault(block: source.Block, columns: int) -> str | None:
     except csv.Error as found:
         return f"line {begun}: {found}"
     return None
-
-
-def _first_line(error: Exception) -> str:
-    return f"not a CSV table ({str(error).splitlines()[0][:120]})"

@@ -1,0 +1,109 @@
+"""The cost router beside a strict split and beside shared engines with chunks, by simulation: no machine is measured.
+
+Costs are those of `examples/chat/stated.yaml`, one quiet core. A split is of two such engines, each slower by a tenth
+while the other computes; shared is one engine on both cores, its steps `TWO_THREADS` of the time. Ratios above 1.05 are
+where the router loses; only loads at which both others keep up are among them.
+"""
+
+import os
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from benchmarks.language_bench import LONG_SHARE, MIX_LONG, MIX_SHORT, MIX_TOKENS
+from benchmarks.language_runs import REPOSITORY, Tails, trace_of
+from loadslice.sim.language import run_language, summarise
+from loadslice.sim.language_world import fit_context
+from loadslice.spec.language import Language, RouterPolicy, load_language
+
+STATED = REPOSITORY / "examples" / "chat" / "stated.yaml"
+TWO_THREADS = 0.6
+"""Of the time on one: what two threads take for a step."""
+BESIDE = 0.1
+RATES_PER_S = (1.0, 2.0, 2.5)
+TRACES = {"conv": 0.45, "code": 0.15}
+"""Paces of the traces, tokens a tenth."""
+SCALE = 0.1
+REQUESTS = int(os.environ.get("LANGUAGE_REQUESTS", "1500"))
+SEEDS = 3
+
+
+class Way(NamedTuple):
+    """One way to serve."""
+
+    language: Language
+    beside: NDArray[np.float64]
+
+
+def run() -> dict[str, Any]:
+    """Every load, every way."""
+    figures: dict[str, Any] = {}
+    for load, traces in loads().items():
+        found = {name: tails_of(way, traces) for name, way in ways().items()}
+        for name, tails in found.items():
+            told = ", ".join(f"{field} {value:.1f}" for field, value in tails._asdict().items())
+            figures[f"{load}: {name}, ms"] = told
+        for field in ("first_p50", "first_p95", "first_p99", "between_p99"):
+            better = min(getattr(found[name], field) for name in ("split, always", "shared, chunks of 64"))
+            figures[f"{load}: {field} of the better"] = getattr(found["split, cost"], field) / better
+    return figures
+
+
+def ways() -> dict[str, Way]:
+    """A strict split, one with the router, and one engine on both cores."""
+    stated = load_language(STATED)
+    apart = np.array([[0, BESIDE], [BESIDE, 0]])
+
+    def split(policy: RouterPolicy) -> Way:
+        return Way(msgspec.structs.replace(stated, router=msgspec.structs.replace(stated.router, policy=policy)), apart)
+
+    one = stated.engines["decode"]
+    assert one.cost is not None
+    keys = ("step_ms", "token_us", "row_us", "attend_ns")
+    cost = msgspec.structs.replace(one.cost, **{key: TWO_THREADS * getattr(one.cost, key) for key in keys})
+    shared = msgspec.structs.replace(one, threads=2, cost=cost)
+    return {
+        "split, always": split("always-remote"),
+        "split, cost": split("cost"),
+        "shared, chunks of 64": Way(
+            msgspec.structs.replace(stated, engines={"decode": shared}, links=[]), np.zeros((1, 1))
+        ),
+    }
+
+
+def loads() -> dict[str, list[pl.DataFrame]]:
+    """Traces by load: drawn ones, and stretches of the public ones."""
+    context = load_language(STATED).context
+    found = {f"mix, {rate:g}/s": [drawn(rate, seed) for seed in range(SEEDS)] for rate in RATES_PER_S}
+    for name, pace in TRACES.items():
+        whole = fit_context(trace_of(name), context, SCALE).trace
+        found[f"{name} at {pace:g}"] = [
+            part.with_columns(arrival_s=(pl.col("arrival_s") - part["arrival_s"][0]) / pace)
+            for part in (whole.slice(number * REQUESTS, REQUESTS) for number in range(SEEDS))
+        ]
+    return found
+
+
+def drawn(rate_per_s: float, seed: int) -> pl.DataFrame:
+    """Poisson arrivals, most prompts short."""
+    draws = np.random.default_rng(seed)
+    return pl.DataFrame(
+        {
+            "arrival_s": np.cumsum(draws.exponential(1 / rate_per_s, REQUESTS)),
+            "tokens_in": np.where(draws.random(REQUESTS) < LONG_SHARE, MIX_LONG, MIX_SHORT),
+            "tokens_out": np.full(REQUESTS, MIX_TOKENS),
+        }
+    )
+
+
+def tails_of(way: Way, traces: list[pl.DataFrame]) -> Tails:
+    """Percentiles, means over the traces."""
+    rows = []
+    for seed, trace in enumerate(traces):
+        said = summarise(run_language(trace, way.language, seed=seed, beside=way.beside), "stated")
+        first, between = said.first_token_ms, said.between_tokens_ms
+        rows.append([value or 0.0 for tail in (first, between) for value in (tail.p50, tail.p95, tail.p99)])
+    return Tails(*np.mean(rows, axis=0).tolist())
