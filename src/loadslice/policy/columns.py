@@ -59,7 +59,8 @@ RUN_SETTINGS = W_FLOOR_PPM + CLASSES
 ) = range(11)
 PREFER_STATIC, PREFER_FASTEST, PREFER_CHEAPEST, PREFER_RULES = range(4)
 
-# Per stage and engine (tables.pairs); pads stand at P_FIRST_PAD + k, ascending, 0: no more
+# Per stage and engine (tables.pairs); P_SLOW_PPM is a batch's 95th percentile by its typical time; pads stand at
+# P_FIRST_PAD + k, ascending, 0: no more
 (
     P_BATCH_SIZE,
     P_WINDOW_NS,
@@ -68,8 +69,9 @@ PREFER_STATIC, PREFER_FASTEST, PREFER_CHEAPEST, PREFER_RULES = range(4)
     P_SHARE_PPM,
     P_MEMORY_BYTES,
     P_LOAD_NS,
+    P_SLOW_PPM,
     P_FIRST_PAD,
-) = range(8)
+) = range(9)
 PADS_MAX = 8
 PAIR_SETTINGS = P_FIRST_PAD + PADS_MAX
 
@@ -126,6 +128,7 @@ WELL, FAILED_CALL, SLOW_CALL = 0, 1, 2
 """What a breaker remembers of a call; a call can be both failed and slow (3)."""
 
 # Requests (state.requests); what is read again when a batch takes a request, and when it ends, stands together in front
+# (R_LATEST_NS: when its batch must end, so that the stages after it still meet its deadline; as of its placement)
 (
     R_STATUS,
     R_EPOCH,
@@ -136,6 +139,7 @@ WELL, FAILED_CALL, SLOW_CALL = 0, 1, 2
     R_WORK_NS,
     R_DEADLINE_NS,
     R_EXPIRY_NS,
+    R_LATEST_NS,
     R_TAG,
     R_TRIAL,
     R_PROBE,
@@ -153,7 +157,7 @@ WELL, FAILED_CALL, SLOW_CALL = 0, 1, 2
     R_SOURCE,
     R_PRECISION,
     REQUEST_COLUMNS,
-) = range(26)
+) = range(27)
 FREE, QUEUED, RUNNING = range(3)
 
 # Lanes (state.lanes): one FIFO per engine, class, lane (stage, version, bucket) and tenant
@@ -182,6 +186,10 @@ ENGINE_COLUMNS = N_WAITING + CLASSES
 
 # Live estimates (state.live): service of n rows = V_BASE_NS + n * V_ROW_NS; a row's part of a full batch = V_PART_NS
 V_BASE_NS, V_ROW_NS, V_PART_NS, LIVE_COLUMNS = range(4)
+
+# The best that was ever seen of a stage on an engine (state.best): its quickest batch but for the first (0: none was),
+# and the least that its scale has been
+Z_TOOK_NS, Z_SCALE_PPM, BEST_COLUMNS = range(3)
 
 # Flows (state.tenant_flows, state.stage_flows): who is served next among those with a guaranteed share. The last row of
 # each is the engine's own: its virtual time.

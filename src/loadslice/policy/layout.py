@@ -81,6 +81,8 @@ class State(NamedTuple):
     """[S, E] mean time of a batch as seen; 0: none was"""
     scale_ppm: Int64s
     """[S, E] time of a batch as seen, in parts of what the table says"""
+    best: Annotated[Int64s, c.BEST_COLUMNS]
+    """[S, E, BEST_COLUMNS] the quickest that it was so far: what a slow spell may have hidden"""
     live: Annotated[Int64s, c.LIVE_COLUMNS]
     """[S, B, E, LIVE_COLUMNS] the table at the speed seen now; BLOCKED_NS where the engine does not take the lane"""
     ends_ns: Int64s

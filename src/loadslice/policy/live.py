@@ -45,6 +45,23 @@ def service_ns(tables: Tables, state: State, stage: int, engine: int, lane: int,
 
 
 @kernel
+def slow_ns(typical_ns: int, slow_ppm: int) -> int:
+    """How long one batch in twenty takes, or longer; parts of a thousand, so that no time overflows."""
+    return int(typical_ns // 1000 * (slow_ppm // 1000))
+
+
+@rare
+def best_service_ns(tables: Tables, state: State, stage: int, engine: int, lane: int, rows: int) -> int:
+    """The same, were the engine as quick as it ever was; where the table says nothing, its quickest batch so far."""
+    base_ns = tables.base_ns[stage, engine, lane]
+    row_ns = tables.row_ns[stage, engine, lane]
+    if base_ns + row_ns == 0:
+        return int(min(state.best[stage, engine, c.Z_TOOK_NS], EXPECTED_NS_MAX))
+    scale = state.best[stage, engine, c.Z_SCALE_PPM]
+    return int(scaled(base_ns, scale) + padded(tables, stage, engine, rows) * scaled(row_ns, scale))
+
+
+@kernel
 def work_ns(tables: Tables, state: State, stage: int, engine: int, lane: int, rows: int) -> int:
     """What a request adds to an engine's backlog: its rows, and its part of the base of a full batch."""
     speed = state.live[stage, lane, engine]
@@ -95,6 +112,9 @@ def learn(now_ns: int, tables: Tables, state: State, slot: int) -> None:
     lane = batch[c.B_BUCKET]
     took_ns = now_ns - batch[c.B_STARTED_NS]
     learned = state.learned_ns[stage, engine]
+    best = state.best[stage, engine]
+    if learned > 0:  # the first batch of all may be long for reasons that do not come again
+        best[c.Z_TOOK_NS] = took_ns if best[c.Z_TOOK_NS] == 0 else min(best[c.Z_TOOK_NS], took_ns)
     afresh = learned == 0 or batch[c.B_TRIAL] == 1
     state.learned_ns[stage, engine] = took_ns if afresh else learned + ((took_ns - learned) >> MEMORY_SHIFT)
     expected = tables.base_ns[stage, engine, lane] + batch[c.B_PADDED] * tables.row_ns[stage, engine, lane]
@@ -102,6 +122,7 @@ def learn(now_ns: int, tables: Tables, state: State, slot: int) -> None:
         seen = min(max(ratio_ppm(took_ns, expected), SCALE_MIN_PPM), SCALE_MAX_PPM)
         scale = state.scale_ppm[stage, engine]
         state.scale_ppm[stage, engine] = seen if batch[c.B_TRIAL] == 1 else scale + ((seen - scale) >> MEMORY_SHIFT)
+        best[c.Z_SCALE_PPM] = min(best[c.Z_SCALE_PPM], state.scale_ppm[stage, engine])
     for other in range(tables.stages[stage, c.S_LANES]):
         if tables.eligible[stage, engine, other] == 1:
             estimate(tables, state, stage, engine, other)

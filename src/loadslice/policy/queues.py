@@ -113,6 +113,27 @@ def newest(state: State, engine: int, priority: int, tenant: int) -> int:
     return int(found)
 
 
+@rare
+def newest_behind(tables: Tables, state: State, engine: int, request: int) -> int:
+    """The request that has done least of those that have done less than ``request``, of its class and tenant.
+
+    Returns:
+        Of the earliest stage that waits on an engine, if that is before the stage of ``request``, the newest; else -1.
+    """
+    row = state.requests[request]
+    found = -1
+    earliest = row[c.R_STAGE] * 1
+    for lane in range(state.lanes.shape[2]):
+        tail = state.lanes[engine, row[c.R_CLASS], lane, row[c.R_TENANT], c.L_TAIL]
+        stage = tables.lane_stage[lane]
+        if tail < 0 or stage > earliest or stage >= row[c.R_STAGE]:
+            continue
+        if stage < earliest or state.requests[tail, c.R_SEQUENCE] > state.requests[found, c.R_SEQUENCE]:
+            found = tail
+            earliest = stage
+    return int(found)
+
+
 @kernel
 def newest_below(state: State, engine: int, priority: int) -> int:
     """The request a newcomer of class ``priority`` may displace on an engine.

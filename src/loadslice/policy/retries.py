@@ -25,13 +25,18 @@ def deposit(tables: Tables, state: State) -> None:
 def withdraw(now_ns: int, tables: Tables, state: State) -> bool:
     """Pay for one extra attempt, if the budget has it."""
     per_s_ppm = tables.run[c.W_RETRY_PER_S_PPM]
+    reserve = tables.run[c.W_RETRY_RESERVE_PPM]
     # No more at once than the product holds: 77 minutes at one a second. What is left is granted the next time.
     passed_ns = min(now_ns - state.counters[c.C_BUDGET_NS], c.FOREVER // max(1, per_s_ppm))
     granted = passed_ns * per_s_ppm // _NS_PER_S
     if granted > 0:
         state.counters[c.C_BUDGET_NS] += passed_ns
         balance = state.counters[c.C_BUDGET_PPM] + granted
-        state.counters[c.C_BUDGET_PPM] = min(balance, tables.run[c.W_RETRY_RESERVE_PPM])
+        if balance >= reserve:
+            # Time in which nothing more could be saved up is over; kept, it would fill the reserve again and again.
+            balance = reserve
+            state.counters[c.C_BUDGET_NS] = now_ns
+        state.counters[c.C_BUDGET_PPM] = balance
     if state.counters[c.C_BUDGET_PPM] < c.PPM:
         state.counters[c.C_RETRIES_DENIED] += 1
         return False

@@ -3,7 +3,7 @@
 import numpy as np
 
 from loadslice.policy import columns as c
-from loadslice.policy.estimate import ServiceCurve, row_prices, service_curves
+from loadslice.policy.estimate import ServiceCurve, row_prices, service_curves, slow_ppm
 from loadslice.policy.layout import Int64s as Int64s
 from loadslice.policy.layout import State as State
 from loadslice.policy.layout import Tables as Tables
@@ -48,6 +48,7 @@ def lower(pipeline: Pipeline, latency: LatencyTable | None = None, sources: tupl
             e = engine_names.index(name)
             preference[s, order] = e
             pairs[s, e] = _pair_row(stage, name, pipeline)
+            pairs[s, e, c.P_SLOW_PPM] = slow_ppm(stage, name, latency)
             eligible[s, e, :lanes] = _eligible(stage, name) * versions(stage)
             for lane in range(lanes):
                 curve = curves.get((s, e, lane), ServiceCurve(0, 0))
@@ -201,6 +202,7 @@ def _pair_row(stage: Stage, engine_name: str, pipeline: Pipeline) -> tuple[int, 
         _stage_share_ppm(pipeline, stage, engine_name),
         round((stage.memory_mb or 0.0) * _BYTES_PER_MB),
         round((stage.load_ms or 0.0) * _NS_PER_MS),
+        c.PPM,
         *pads,
         *[0] * (c.PADS_MAX - len(pads)),
     )
@@ -293,6 +295,7 @@ def fresh(tables: Tables, max_requests: int) -> State:
         choice=np.full(c.CLASSES, -1, np.int64),
         learned_ns=np.zeros((stage_count, engine_count), np.int64),
         scale_ppm=np.full((stage_count, engine_count), c.PPM, np.int64),
+        best=np.tile(np.array([0, c.PPM], np.int64), (stage_count, engine_count, 1)),
         live=live,
         ends_ns=np.zeros(engine_count, np.int64),
         backlog_ns=np.zeros((len(CLASSES), engine_count), np.int64),

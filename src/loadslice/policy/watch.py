@@ -317,6 +317,7 @@ class Watch:
             return request, "door"
         if request in self._waiting[request.engine]:
             self._waiting[request.engine].remove(request)
+            self._told.touched.add(request.engine)
             return request, "waiting"
         batch = next(batch for batch in self._running if batch is not None and request in batch.members)
         batch.members.remove(request)
@@ -446,8 +447,6 @@ class Watch:
         self._ended.add(tag)
         if origin == "waiting":
             self._told.dropped.add((request.engine, request.priority))
-        if origin == "waiting" and self._told.kind == events.CANCEL:
-            self._told.touched.add(request.engine)
         # A victim may get a degraded reply, and then it is not said that it was one.
         self._told.displaced = request.engine if reason in {Reason.DISPLACED, Reason.DEGRADED} else -1
         diffused = self._diffused[request.stage]
@@ -496,8 +495,14 @@ class Watch:
         assert following[0] == c.PLACED, "(8) a victim makes room for somebody"
         assert following[3] == victim.engine, "(8) a victim makes room for somebody"
         newcomer = self.inside[following[1]]
+        if victim.priority == newcomer.priority and victim.tenant == newcomer.tenant:
+            assert victim.stage < following[2], "(8) of its own a request displaces only who has done less"
+            behind = [one for one in present if (one.priority, one.tenant) == (victim.priority, victim.tenant)]
+            least = max(behind, key=lambda request: (-request.stage, request.sequence))
+            assert victim is least, "(8) the newest of those that have done least is displaced"
+            assert all(one.priority <= victim.priority for one in present), "(8) a lower class makes room first"
+            return
         if victim.priority == newcomer.priority:
-            assert victim.tenant != newcomer.tenant, "(8) nobody displaces their own"
             present = [one for one in present if one.tenant == victim.tenant or one.priority > victim.priority]
         else:
             assert newcomer.priority < victim.priority, "(8) only for a higher class"
@@ -588,7 +593,12 @@ class Watch:
     def _is_full_for(self, engine: int, request: Inside) -> bool:
         waiting = self._waiting[engine]
         is_full = len(waiting) >= self._settings[engine].queue.limit
-        return is_full and not any(other.priority > request.priority for other in waiting)
+        mine = (request.priority, request.tenant)
+        return is_full and not any(
+            other.priority > request.priority
+            or ((other.priority, other.tenant) == mine and other.stage < request.stage)
+            for other in waiting
+        )
 
     def _has_free_slot(self, engine: int) -> bool:
         return any(batch is None and self._engine_of_slot[slot] == engine for slot, batch in enumerate(self._running))
