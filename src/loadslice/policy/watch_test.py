@@ -54,7 +54,7 @@ def _decide(tables: Tables, state: State, gap_ms: int, deadline_ms: int | None) 
         desk.on_arrival(now_ns, tables, state, *request)
 
 
-def sends_all(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> int:
+def sends_all(now_ns: int, tables: Tables, state: State, request: int, engine: int, _ahead: int) -> int:
     """In place of `routing.backup`: whatever the backup has room for."""
     target = int(tables.stages[state.requests[request, c.R_STAGE], c.S_FAILOVER_TO])
     return target if target != engine and routing.has_spare(now_ns, tables, state, request, target) else -1
