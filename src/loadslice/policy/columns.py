@@ -18,7 +18,7 @@ CLASSES = 4
 BLOCKED_NS = 2**59
 """Added to the expected completion on an engine that may not be used; two of them are still far from FOREVER."""
 
-# Engine settings (tables.engines)
+# Engine settings (tables.engines); E_FILLS_APART 1: it has several lanes, and batches of more than one row
 (
     E_MAX_INFLIGHT,
     E_QUEUE_LIMIT,
@@ -27,8 +27,9 @@ BLOCKED_NS = 2**59
     E_FIRST_SLOT,
     E_MEMORY_BYTES,
     E_HAS_SHARES,
+    E_FILLS_APART,
     ENGINE_SETTINGS,
-) = range(8)
+) = range(9)
 
 # Run settings (tables.run); the floor of class k stands at W_FLOOR_PPM + k
 (

@@ -40,9 +40,51 @@ def expected_wait_ns(now_ns: int, tables: Tables, state: State, request: int, en
     """
     row = state.requests[request]
     wait = wait_ns(now_ns, tables, state, engine, row[c.R_CLASS])
-    if row[c.R_STAGE] == 0 or wait == 0 or is_shared(tables, engine):
+    if wait == 0:
         return wait
-    return elders_ns(tables, state, request, engine, wait)
+    has_begun = row[c.R_STAGE] > 0 and not is_shared(tables, engine)
+    if has_begun:
+        wait = elders_ns(tables, state, request, engine, wait)
+    if tables.engines[engine, c.E_FILLS_APART] == 0 or state.engines[engine, c.N_QUEUED] == 0:
+        return wait
+    return int(wait + bases_ns(tables, state, request, engine, has_begun) // tables.engines[engine, c.E_MAX_INFLIGHT])
+
+
+@rare
+def bases_ns(tables: Tables, state: State, request: int, engine: int, has_begun: bool) -> int:
+    """What lanes that do not fill a batch ask of an engine beyond their rows' parts of a full one, before a request.
+
+    Each lane fills batches of its own, and however few its rows, the next one takes all of its base. Left out, nine
+    shapes with a row or two each looked like a ninth of the work they are. The request's own lane has room for it.
+    """
+    row = state.requests[request]
+    own = tables.stages[row[c.R_STAGE], c.S_FIRST_LANE] + row[c.R_BUCKET]
+    missing = 0
+    for lane in range(state.lanes.shape[2]):
+        rows = state.lane_rows[engine, lane]
+        stage = tables.lane_stage[lane]
+        size = tables.pairs[stage, engine, c.P_BATCH_SIZE]
+        if (
+            rows == 0
+            or rows >= size
+            or lane == own
+            or not stands_before(tables, state, request, engine, lane, has_begun)
+        ):
+            continue
+        base = state.live[stage, lane - tables.stages[stage, c.S_FIRST_LANE], engine, c.V_BASE_NS]
+        missing += base - rows * (base // size)
+    return int(missing)
+
+
+@rare
+def stands_before(tables: Tables, state: State, request: int, engine: int, lane: int, has_begun: bool) -> bool:
+    """Whether a lane has somebody who goes before a request: of its class or above, and, once it has begun, older."""
+    if has_begun:
+        return has_elder(tables, state, request, engine, lane)
+    for priority in range(state.requests[request, c.R_CLASS] + 1):
+        if head_of(tables, state, engine, priority, lane) >= 0:
+            return True
+    return False
 
 
 @rare

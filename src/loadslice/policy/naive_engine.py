@@ -230,20 +230,28 @@ class NaiveEngine:
     def expected_wait_ns(self, now_ns: int, request: Request) -> int:
         """What a request is thought to wait: behind all; once it has begun, behind lanes that hold an elder first."""
         wait_ns = self.wait_ns(now_ns, request.priority)
-        if request.stage == 0 or wait_ns == 0 or self.tenant_flows or self.stage_flows:
-            return wait_ns
+        if wait_ns == 0:
+            return 0
+        has_begun = request.stage > 0 and not self.tenant_flows and not self.stage_flows
         mine = (request.priority, request.arrived_ns, request.sequence)
-        lanes = {other.lane for other in self.queue}
-        elder = {
+        before = {
             lane
-            for lane in lanes
+            for lane in {other.lane for other in self.queue}
             for priority in range(request.priority + 1)
             for head in self._heads(lane, priority)
-            if priority < request.priority or (priority, head.arrived_ns, head.sequence) < mine
+            if not has_begun or priority < request.priority or (priority, head.arrived_ns, head.sequence) < mine
         }
-        elders_ns = sum(other.items * self._part_ns(other.lane) for other in self.queue if other.lane in elder)
-        backlog_ns = sum(other.work_ns for other in self.queue if other.priority <= request.priority)
-        return wait_ns - max(0, backlog_ns - elders_ns) // len(self.slots)
+        if has_begun:
+            elders_ns = sum(other.items * self._part_ns(other.lane) for other in self.queue if other.lane in before)
+            backlog_ns = sum(other.work_ns for other in self.queue if other.priority <= request.priority)
+            wait_ns -= max(0, backlog_ns - elders_ns) // len(self.slots)
+        return wait_ns + sum(self._base_missing_ns(lane) for lane in before - {request.lane}) // len(self.slots)
+
+    def _base_missing_ns(self, lane: Lane) -> int:
+        """What a lane that does not fill a batch asks beyond its rows' parts of a full one: the rest of the base."""
+        rows = sum(other.items for other in self.queue if other.lane == lane)
+        size, base_ns = self.stages[lane[0]].batch.size, self._line(lane)[0]
+        return base_ns - rows * (base_ns // size) if rows < size else 0
 
     def _part_ns(self, lane: Lane) -> int:
         """What one row adds to a batch that others fill."""

@@ -110,9 +110,17 @@ def _engine_rows(pipeline: Pipeline) -> Int64s:
             first_slot,
             c.FOREVER if engine.memory_mb is None else round(engine.memory_mb * _BYTES_PER_MB),
             int(any(name in stage.share for stage in pipeline.stages)),
+            int(_fills_apart(pipeline, name)),
         )
         first_slot += engine.max_inflight
     return rows
+
+
+def _fills_apart(pipeline: Pipeline, name: str) -> bool:
+    """Whether requests of several lanes wait on an engine, and some of them for batches of more than one row."""
+    here = [stage for stage in pipeline.stages if name in stage.engine_names]
+    lanes = sum((len(stage.buckets) + 1) * versions(stage) for stage in here)
+    return lanes > 1 and any(name in stage.batch and stage.batch[name].size > 1 for stage in here)
 
 
 def _run_row(pipeline: Pipeline) -> Int64s:
@@ -169,7 +177,8 @@ def _stage_row(stage: Stage, pipeline: Pipeline, first_lane: int, lanes: int) ->
 def _is_exact(stage: Stage, pipeline: Pipeline) -> bool:
     """Whether the three numbers that `preference.fastest` reads of an engine say when a row would end there.
 
-    On each engine one slot, no padding of one row and room for every model; and equal engines go by the file's order.
+    On each engine one slot, no padding of one row, room for every model and no batches of several lanes; and equal
+    engines go by the file's order.
     """
     in_order = [list(pipeline.engines).index(name) for name in stage.engine_names]
     engines = [pipeline.engines[name] for name in stage.engine_names]
@@ -178,6 +187,7 @@ def _is_exact(stage: Stage, pipeline: Pipeline) -> bool:
         in_order == sorted(in_order)
         and all(engine.max_inflight == 1 and engine.memory_mb is None for engine in engines)
         and all(first in ([], [1]) for first in pads)
+        and not any(_fills_apart(pipeline, name) for name in stage.engine_names)
     )
 
 
