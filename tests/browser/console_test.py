@@ -39,7 +39,7 @@ QUIET = (
 )  # fmt: skip
 
 ENGINES = 64
-UPDATE_MS_MAX = 50
+UPDATE_MS_MAX, UPDATE_TURNS = 50, 31
 MARKUP = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
 SAFE_WAIT_S = 60
 
@@ -339,12 +339,21 @@ def test_names_with_markup_are_shown_as_text(many: str, tab: Tab) -> None:
     assert tab.faults == []
 
 
+def task_s(tab: Tab) -> float:
+    """Processor time that the page's thread has spent so far."""
+    found = tab.call("Performance.getMetrics")["metrics"]
+    return float(next(one["value"] for one in found if one["name"] == "TaskDuration"))
+
+
 def test_an_update_of_64_engines_takes_less_than_50_ms(many: str, tab: Tab) -> None:
     tab.open(many)
-    times = tab.value(
+    # Of the page's thread alone, so that what else the machine does is not in it.
+    tab.call("Performance.enable", timeDomain="threadTicks")
+    tab.value("document.getElementById('pause').click()")
+    before_s = task_s(tab)
+    tab.value(
         """(async () => {
-          const times = [];
-          for (let turn = 0; turn < 31; turn += 1) {
+          for (let turn = 0; turn < TURNS; turn += 1) {
             const said = structuredClone(last);
             said.number += 1;
             said.points = Object.fromEntries(Object.entries(points).map(([key, values]) => [key, values.slice(-1)]));
@@ -352,16 +361,13 @@ def test_an_update_of_64_engines_takes_less_than_50_ms(many: str, tab: Tab) -> N
             said.engines.queued = said.engines.queued.map((_, at) => (at * turn) % 64);
             said.pairs.compute_ms = said.pairs.compute_ms.map((_, at) => at + turn / 7);
             said.pairs.breaker = said.pairs.breaker.map((_, at) => ((at + turn) % 5 ? "closed" : "open"));
-            const began = performance.now();
             update(said);
             document.body.getBoundingClientRect();
-            times.push(performance.now() - began);
             await new Promise(requestAnimationFrame);
           }
-          return times.sort((one, other) => one - other);
-        })()"""
+        })()""".replace("TURNS", str(UPDATE_TURNS))
     )
-    assert times[len(times) // 2] < UPDATE_MS_MAX
+    assert 1000 * (task_s(tab) - before_s) / UPDATE_TURNS < UPDATE_MS_MAX
     assert tab.faults == []
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.live.language_scenes import LONG, marks, play, split, streamed, until
+from tests.live.language_scenes import LONG, marks, play, said, split, streamed, until
 from tests.tiny_model.language import spelled
 
 from loadslice.backends.language import messages as m
@@ -50,7 +50,8 @@ def test_an_engine_whose_answer_is_none_is_ended_and_no_stream_has_a_wrong_token
         assert int(server.state.counters[c.C_FALLBACKS]) == 1
         await until(lambda: all(server._is_up))
 
-    play(scene, split())
+    # Who decodes has another beside it that can take over.
+    play(scene, split() if victim == "prefill" else said({"decode": {}, "second": {}}, "always-local"))
 
 
 def test_kv_of_another_length_than_the_prompt_is_not_taken() -> None:

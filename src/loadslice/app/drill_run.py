@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from loadslice.app import drill_versions
 from loadslice.app.drill_drift import drift
@@ -16,7 +17,7 @@ from loadslice.evaluate.drills import live, simulated
 from loadslice.evaluate.drills.stage import NotApplicableError
 from loadslice.spec import latency as latency_file
 from loadslice.spec import pipeline as pipelines
-from loadslice.spec.drill import BY_NAME, DRILLS, Drill, DrillReport, DrillResult
+from loadslice.spec.drill import BY_NAME, DRILLS, Drill, DrillBasis, DrillReport, DrillResult
 from loadslice.spec.errors import InputError
 from loadslice.spec.twin import twins
 
@@ -92,12 +93,14 @@ def _run(field: Field, drill: Drill) -> DrillResult:
 
 
 def _held(drill: Drill, act: Callable[[], DrillResult]) -> DrillResult:
-    """What cannot be run is no pass, and says why."""
+    """What cannot be run is no pass, and says why; a server that is gone, or does not answer, has kept no promise."""
     try:
         return act()
-    except (NotApplicableError, EngineError) as error:
-        said = "not applicable" if isinstance(error, NotApplicableError) else "could not be held here"
-        return DrillResult(
-            name=drill.name, promise=drill.promise, figure=f"{said}: {error}", held=None,
-            basis="simulated" if drill.how == "simulated" else "measured",
-        )  # fmt: skip
+    except NotApplicableError as error:
+        held, figure = None, f"not applicable: {error}"
+    except EngineError as error:
+        held, figure = None, f"could not be held here: {error}"
+    except (OSError, psutil.Error) as error:
+        held, figure = False, f"broke off: {type(error).__name__}, {error}"
+    basis: DrillBasis = "simulated" if drill.how == "simulated" else "measured"
+    return DrillResult(name=drill.name, promise=drill.promise, figure=figure, held=held, basis=basis)

@@ -7,8 +7,9 @@ import pytest
 
 pytest.importorskip("onnxruntime", reason="the extra 'onnxruntime' is not installed")
 
-from loadslice.app import cli
+from loadslice.app import cli, drill_run
 from loadslice.backends.checks import write_model
+from loadslice.spec.drill import BY_NAME, DrillResult
 
 PIPELINE = """
 version: 1
@@ -89,3 +90,12 @@ def test_one_table_of_times_is_not_for_several_pipelines(pipeline: Path, capsys:
     table = ["--profile", str(pipeline.with_name("latency.json"))]
     assert cli.run(["drill", "--pipeline", str(pipeline), "--pipeline", str(pipeline), *table]) == 2
     assert "whose table is it?" in capsys.readouterr().err
+
+
+def test_a_server_that_is_gone_breaks_its_drill_and_not_the_command() -> None:
+    def gone() -> DrillResult:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    found = drill_run._held(BY_NAME["poison"], gone)
+    assert found.held is False
+    assert found.figure.startswith("broke off: ConnectionRefusedError")

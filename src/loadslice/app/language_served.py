@@ -25,6 +25,7 @@ from loadslice.policy.tokens.tables import fresh
 from loadslice.profiles.language_fit import Held, as_served, expected_ms, handover_line
 from loadslice.serve.language.server import LanguageServer
 from loadslice.sim.language_check import call_desk
+from loadslice.sim.language_layout import COLD_AFTER_NS
 from loadslice.spec.errors import InputError
 from loadslice.spec.language import Language
 from loadslice.spec.language_journal import EVENTS, LanguageJournal, load_language_journal
@@ -73,6 +74,8 @@ class Served(NamedTuple):
 
     steps: list[ServedStep]
     handovers: list[ServedHandover]
+    learned: list[Ints]
+    """[E, ENGINE_COLUMNS] what the desk knew of its engines when each request came, in their order."""
 
 
 class _Moving(NamedTuple):
@@ -102,7 +105,7 @@ def served(journal: LanguageJournal) -> Served:
     free_ns = [0] * count_engines
     """By engine: when it last ended a step or had read KV."""
     moving: dict[tuple[int, int], _Moving] = {}
-    found = Served([], [])
+    found = Served([], [], [])
     values = journal.arguments["value"].to_numpy()
     place = 0
     for kind, now_ns, count in journal.events.iter_rows():
@@ -113,6 +116,8 @@ def served(journal: LanguageJournal) -> Served:
             if step is not None:
                 found.steps.append(msgspec.structs.replace(step, ended_ns=now_ns))
             running[mine[0]], free_ns[mine[0]] = None, now_ns
+        elif EVENTS[kind] == "arrival":
+            found.learned.append(state.engines.copy())
         elif EVENTS[kind] == "handover":
             _moved(now_ns, mine, moving, running, free_ns, found.handovers)
         if not call_desk(kind, now_ns, np.array(mine, np.int64), tables, state):
@@ -183,9 +188,10 @@ def held_by(steps: Sequence[ServedStep], profile: LanguageProfile, names: Sequen
         for other, longer in profile.beside.get(name, {}).items():
             if other in spans:
                 company *= 1 + longer * shared_ns(spans[name], spans[other]) / took_ns
+        idle_ns = spans[name][:, 0] - np.concatenate(([0], spans[name][:-1, 1])) if mine else np.zeros(0)
         held[name] = [
-            Held(one.prompt_tokens, one.rows, one.pairs, one.prompt_pairs, float(times), float(took) / 1e6)
-            for one, times, took in zip(mine, company, took_ns, strict=True)
+            Held(one.prompt_tokens, one.rows, one.pairs, one.prompt_pairs, float(times), float(took) / 1e6, bool(cold))
+            for one, times, took, cold in zip(mine, company, took_ns, idle_ns >= COLD_AFTER_NS, strict=True)
         ]
     return held
 
@@ -206,7 +212,12 @@ def parts_of(steps: Sequence[ServedStep], profile: LanguageProfile, names: Seque
     """Single steps by engine, in parts of what they should take beside those that computed meanwhile."""
     return {
         name: [
-            one.took_ms / one.company / expected_ms(profile.engines[name].cost, profile.engines[name].shape, *one[:4])
+            one.took_ms
+            / one.company
+            / (
+                expected_ms(profile.engines[name].cost, profile.engines[name].shape, *one[:4])
+                + profile.engines[name].cold_ms * one.is_cold
+            )
             for one in held
         ]
         for name, held in held_by(steps, profile, names).items()
@@ -263,8 +274,9 @@ def as_seen(
     engines = dict(profile.engines)
     names = list(engines)
     for name, held in held_by(found.steps, profile, names).items():
-        cost, noise = as_served(engines[name].cost, engines[name].shape, held)
-        engines[name] = msgspec.structs.replace(engines[name], cost=cost, noise=noise or engines[name].noise)
+        fit = as_served(engines[name].cost, engines[name].shape, held)
+        noise = fit.noise or engines[name].noise
+        engines[name] = msgspec.structs.replace(engines[name], cost=fit.cost, noise=noise, cold_ms=fit.cold_ms)
     handovers = []
     for link in profile.handovers:
         mine = [one for one in found.handovers if (names[one.prefill], names[one.decode]) == (link.from_, link.to)]

@@ -120,10 +120,22 @@ class Held(NamedTuple):
     prompt_pairs: float
     company: float
     took_ms: float
+    is_cold: bool = False
+    """Whether its engine had done nothing for a while."""
 
 
-def as_served(cost: StepCost, shape: Sequence[float], steps: Sequence[Held]) -> tuple[StepCost, list[float]]:
-    """Costs as a server has them, and quantiles of single steps in parts of that.
+class AsServed(NamedTuple):
+    """Costs as a server has them."""
+
+    cost: StepCost
+    noise: list[float]
+    """Quantiles of single steps in parts of what they should take; empty: of too few."""
+    cold_ms: float
+    """What the first step after a pause takes longer."""
+
+
+def as_served(cost: StepCost, shape: Sequence[float], steps: Sequence[Held]) -> AsServed:
+    """Fit costs to steps that were served.
 
     Messages, sampling and whatever else the machine does cost a step more than they cost a share of it, and caches are
     colder between other work than between equal steps. So the base, prompts and decoding each get a factor; that all
@@ -135,7 +147,7 @@ def as_served(cost: StepCost, shape: Sequence[float], steps: Sequence[Held]) -> 
         steps: Served; fewer than twenty change nothing.
     """
     if len(steps) < NOISE_LEAST:
-        return cost, []
+        return AsServed(cost, [], 0.0)
     prompt_attend_ns = cost.attend_ns if cost.prompt_attend_ns is None else cost.prompt_attend_ns
     alone = np.array(
         [
@@ -150,11 +162,14 @@ def as_served(cost: StepCost, shape: Sequence[float], steps: Sequence[Held]) -> 
     took_ms = np.array([step.took_ms for step in steps])
     should_ms = alone.sum(axis=1)
     parts = took_ms / should_ms
-    believed = np.full(alone.shape[1], parts.mean())
-    factors = nonnegative(
-        np.vstack((alone / should_ms[:, None], np.eye(len(believed)))), np.concatenate((parts, believed))
-    )
-    step, prompt, decoding = factors.tolist()
+    cold = np.array([[float(step.is_cold)] for step in steps])
+    warm = ~cold[:, 0].astype(bool)
+    # That nothing is lost by a pause, and that all parts have one factor, is believed as much as three steps say.
+    believed = np.array([*np.full(alone.shape[1], parts[warm].mean() if warm.any() else parts.mean()), 0.0])
+    weights = np.diag([1.0, 1.0, 1.0, 1.0 / max(1e-9, float(np.mean(should_ms)))])
+    held = np.hstack((alone, cold))
+    found = nonnegative(np.vstack((held / should_ms[:, None], weights)), np.concatenate((parts, believed)))
+    step, prompt, decoding, cold_ms = found.tolist()
     served = msgspec.structs.replace(
         cost,
         step_ms=cost.step_ms * step,
@@ -163,7 +178,7 @@ def as_served(cost: StepCost, shape: Sequence[float], steps: Sequence[Held]) -> 
         row_us=cost.row_us * decoding,
         attend_ns=cost.attend_ns * decoding,
     )
-    return served, noise_of((took_ms / (alone @ factors)).tolist())
+    return AsServed(served, noise_of((took_ms / (held @ found)).tolist()), cold_ms)
 
 
 def expected_ms(

@@ -96,10 +96,19 @@ def test_what_serving_adds_to_every_step_is_not_taken_for_a_share_of_long_ones()
         for tokens, rows in kinds
         for _ in range(40)
     ]
-    said, noise = as_served(cost, shape, served)
+    said, noise, cold_ms = as_served(cost, shape, served)
     assert said.step_ms == pytest.approx(15, rel=0.02)
     assert said.token_us == pytest.approx(1100, rel=0.01)
     assert said.row_us == pytest.approx(2000, rel=0.05)
     assert noise[0] > 0.97
     assert noise[-1] < 1.03
-    assert as_served(cost, shape, served[:19]) == (cost, [])
+    assert cold_ms == 0
+    assert as_served(cost, shape, served[:19]) == (cost, [], 0)
+    # Every fourth comes after a pause and is seven milliseconds longer for it.
+    paused = [
+        one._replace(took_ms=one.took_ms + 7, is_cold=True) if number % 4 == 0 else one
+        for number, one in enumerate(served)
+    ]
+    said, _, cold_ms = as_served(cost, shape, paused)
+    assert cold_ms == pytest.approx(7, rel=0.05)
+    assert said.step_ms == pytest.approx(15, rel=0.03)

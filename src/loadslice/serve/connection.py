@@ -102,9 +102,10 @@ class Connection(asyncio.BufferedProtocol):
         """Take the connection, or tell the client that there are too many."""
         server, limits = self._server, self._server.limits
         count = len(server.connections)
-        self.is_reserved = count >= limits.connections_max and not server.close_idle()
+        self.is_reserved = count >= limits.connections_max and not server.close_idle(reserved=False)
         self._transport = transport = cast(asyncio.Transport, transport)
-        if self.is_reserved and count >= limits.connections_max + limits.connections_reserved:
+        is_beyond = self.is_reserved and count >= limits.connections_max + limits.connections_reserved
+        if is_beyond and not server.close_idle(reserved=True):
             self._turn_away(transport)
             return
         server.connections.add(self)

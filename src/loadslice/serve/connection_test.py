@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadslice.serve.body import Bodies
+from loadslice.serve.body import CONTINUE, Bodies
 from loadslice.serve.connection import HEAD_S, UNSENT_BYTES_MAX, Connection
 from loadslice.serve.head import Head
 from loadslice.serve.http_server import TURNED_AWAY_MAX, HttpServer
@@ -284,6 +284,21 @@ def test_what_is_too_much_is_refused_and_the_connection_ends_once_the_client_cou
     asyncio.run(run())
 
 
+def test_a_client_that_waits_for_leave_may_send_chunks_then() -> None:
+    async def run() -> None:
+        limits = Limits()
+        handler, wire = Echo(limits), Wire()
+        _, connection = on(wire, handler, limits)
+        head, empty_line, body = chunked(b"body", 2).partition(b"\r\n\r\n")
+        push(connection, head + b"\r\nExpect: 100-continue" + empty_line)
+        assert wire.sent == CONTINUE
+        push(connection, body)
+        assert handler.seen == [b"body"]
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
 def test_old_clients_are_told_that_the_connection_stays_open() -> None:
     async def run() -> None:
         limits = Limits()
@@ -397,6 +412,30 @@ def test_heads_that_never_become_whole_do_not_keep_everybody_else_out() -> None:
         late.free_s -= HEAD_S + 1
         server._sweep()
         assert (late_wire.is_open, reserved_wire.is_open) == (True, False), "what is reserved is for who is quick"
+        await server.shutdown(0)
+
+    asyncio.run(run())
+
+
+def test_what_is_reserved_makes_room_for_what_is_reserved_and_for_nothing_else() -> None:
+    async def run() -> None:
+        limits = Limits(connections_max=1, connections_reserved=1, idle_s=3600)
+        server = HttpServer(Echo(limits, waits=True), limits)
+
+        def come(sent: bytes) -> tuple[Connection, Wire]:
+            connection, wire = server(), Wire()
+            connection.connection_made(wire)
+            push(connection, sent)
+            return connection, wire
+
+        _, busy = come(post(b"is being answered"))
+        first, left = come(b"GET / HT")
+        assert first.is_reserved
+        _, away = come(b"GET / HT")
+        assert away.sent.startswith(b"HTTP/1.1 503 ")
+        first.free_s -= HEAD_S
+        second, wire = come(b"GET / HT")
+        assert (busy.is_open, left.is_open, wire.is_open, second.is_reserved) == (True, False, True, True)
         await server.shutdown(0)
 
     asyncio.run(run())

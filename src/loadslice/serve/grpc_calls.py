@@ -78,13 +78,13 @@ class Calls:
     def _too_slow(self, call: Call) -> None:
         call.refuse(BadCallError(DEADLINE_EXCEEDED, "the message did not arrive in time"))
 
-    def feed(self, call: Call, part: bytes, *, ends: bool) -> None:
+    def feed(self, call: Call, part: bytes, *, ends: int) -> None:
         """Part of a call's messages has arrived.
 
         Args:
             call: Whose.
             part: As it came.
-            ends: Whether `end` follows at once, and what is there need not be counted before.
+            ends: Not 0: `end` follows at once, and what is there need not be counted before.
 
         Raises:
             BadCallError: Too much of it.
@@ -94,23 +94,19 @@ class Calls:
         buffer += part
         if call.method.streams:
             self._take_streamed(call)
-        elif len(buffer) >= PREFIX_BYTES and len(buffer) > PREFIX_BYTES + self._length(buffer):
-            raise BadCallError(INVALID_ARGUMENT, "more than one message in a unary call")
+        elif len(buffer) >= PREFIX_BYTES:
+            length = int.from_bytes(buffer[1:PREFIX_BYTES], "big")
+            if length > self._message_bytes_max:
+                raise self._too_long(length)
+            if len(buffer) > PREFIX_BYTES + length:
+                raise BadCallError(INVALID_ARGUMENT, "more than one message in a unary call")
         if not ends:
             self._count_buffer(call)
 
-    def _length(self, buffer: bytearray) -> int:
-        """Of the message that begins here.
-
-        Raises:
-            BadCallError: It is more than is taken.
-        """
-        length = int.from_bytes(buffer[1:PREFIX_BYTES], "big")
-        if length > self._message_bytes_max:
-            raise BadCallError(
-                RESOURCE_EXHAUSTED, f"the message has {length} bytes, {self._message_bytes_max} is the most taken"
-            )
-        return length
+    def _too_long(self, length: int) -> BadCallError:
+        return BadCallError(
+            RESOURCE_EXHAUSTED, f"the message has {length} bytes, {self._message_bytes_max} is the most taken"
+        )
 
     def _count_buffer(self, call: Call) -> None:
         more_bytes = len(call.buffer) - call.buffered_bytes
@@ -120,7 +116,10 @@ class Calls:
     def _take_streamed(self, call: Call) -> None:
         buffer = call.buffer
         while len(buffer) >= PREFIX_BYTES:
-            whole_bytes = PREFIX_BYTES + self._length(buffer)
+            length = int.from_bytes(buffer[1:PREFIX_BYTES], "big")
+            if length > self._message_bytes_max:
+                raise self._too_long(length)
+            whole_bytes = PREFIX_BYTES + length
             if len(buffer) < whole_bytes:
                 break
             self._forget_deadline(call)
@@ -216,4 +215,5 @@ class Calls:
         self.release(call, call.held_bytes)
         call.buffer = bytearray()
         call.buffered_bytes = 0
-        self._forget_deadline(call)
+        if call.deadline is not None:
+            self._forget_deadline(call)

@@ -200,14 +200,14 @@ class GrpcConnection(asyncio.Protocol):
         call = self.open.get(stream)
         if call is None:  # answered or reset already
             return
-        part = unpadded(flags, payload) if flags & h2.PADDED else payload
+        part = unpadded(payload) if flags & h2.PADDED else payload
         if not part and not flags & h2.END_STREAM:
             self._spend(1)
         call.unrefilled += len(payload)
         if call.unrefilled > self.calls.stream_window:
             raise ProtocolError(h2.FLOW_CONTROL_ERROR, "more data than the window of its stream")
         try:
-            self.calls.feed(call, part, ends=bool(flags & h2.END_STREAM))
+            self.calls.feed(call, part, ends=flags & h2.END_STREAM)
         except BadCallError as error:
             call.refuse(error)
             return

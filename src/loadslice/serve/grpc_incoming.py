@@ -62,7 +62,8 @@ class FrameReader:
         buffer = self._buffer
         buffer += data
         if len(buffer) >= self._wanted:
-            self._uncount()
+            if self._counted_bytes:
+                self._uncount()
             self._take_frames(buffer)
             self.part_since_s = now_s
         if buffer:
@@ -81,9 +82,8 @@ class FrameReader:
         self._counted_bytes += more_bytes
 
     def _uncount(self) -> None:
-        if self._counted_bytes:
-            self._calls.release_part(self._counted_bytes)
-            self._counted_bytes = 0
+        self._calls.release_part(self._counted_bytes)
+        self._counted_bytes = 0
 
     def _take_frames(self, buffer: bytearray) -> None:
         at = 0
@@ -123,12 +123,13 @@ class FrameReader:
             raise ProtocolError(h2.PROTOCOL_ERROR, "headers were not continued")
         if kind == h2.CONTINUATION:
             return self._on_continuation(flags, stream, payload)
-        block = unpadded(flags, payload)
+        block = unpadded(payload) if flags & h2.PADDED else payload
         if flags & h2.WITH_PRIORITY:
             if len(block) < 5:
                 raise ProtocolError(h2.FRAME_SIZE_ERROR, "headers are cut off")
             block = block[5:]
-        _check_size(block)
+        if len(block) > h2.HEADER_BYTES_MAX:
+            raise _too_large()
         if flags & h2.END_HEADERS:
             return self._take(h2.HEADERS, flags, stream, block)
         self._block = (stream, flags, bytearray(block))
@@ -140,26 +141,24 @@ class FrameReader:
         self._spend(CONTINUATION_COST)
         _, first_flags, block = self._block
         block += payload
-        _check_size(block)
+        if len(block) > h2.HEADER_BYTES_MAX:
+            raise _too_large()
         if not flags & h2.END_HEADERS:
             return True
         self._block = None
         return self._take(h2.HEADERS, first_flags, stream, bytes(block))
 
 
-def unpadded(flags: int, payload: bytes) -> bytes:
-    """A payload without its padding.
+def unpadded(payload: bytes) -> bytes:
+    """A padded payload without its padding.
 
     Raises:
         ProtocolError: There is more padding than frame.
     """
-    if not flags & h2.PADDED:
-        return payload
     if not payload or payload[0] >= len(payload):
         raise ProtocolError(h2.PROTOCOL_ERROR, "more padding than frame")
     return payload[1 : len(payload) - payload[0]]
 
 
-def _check_size(block: bytes | bytearray) -> None:
-    if len(block) > h2.HEADER_BYTES_MAX:
-        raise ProtocolError(h2.ENHANCE_YOUR_CALM, "the headers are too large")
+def _too_large() -> ProtocolError:
+    return ProtocolError(h2.ENHANCE_YOUR_CALM, "the headers are too large")

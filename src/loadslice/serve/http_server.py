@@ -50,9 +50,14 @@ class HttpServer:
             self._date = f"Date: {formatdate(usegmt=True)}\r\n".encode("ascii")
         return self._date
 
-    def close_idle(self) -> bool:
-        """Close the connection that has been idle longest; false: none is idle."""
-        idle = [one for one in self.connections if one.is_idle]
+    def close_idle(self, *, reserved: bool) -> bool:
+        """Close the connection that has been idle longest; false: none is idle.
+
+        Args:
+            reserved: Whether of those that are reserved, or of the others: neither makes room for the other kind, or
+                the first thousand clients would have what is kept for health.
+        """
+        idle = [one for one in self.connections if one.is_reserved is reserved and one.is_idle]
         if not idle:
             return False
         min(idle, key=lambda one: one.heard_s).close()

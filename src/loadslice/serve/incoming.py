@@ -135,7 +135,8 @@ class Incoming:
         self._connection.body_begins(waits=waits)
         if head.is_chunked:
             chunks = self.body = ChunkedBody(bodies, head, self._server.scratch)
-            chunks.feed(begun)
+            if begun:
+                chunks.feed(begun)
             if chunks.is_whole:
                 self._body_is_whole(chunks)
             return

@@ -23,6 +23,9 @@ from loadslice.spec.route import ROUTES
 
 _NS_PER_S, _NS_PER_MS = 1_000_000_000, 1_000_000
 
+LEARNED = [c.N_SCALE_PPM, c.N_HELD_NS, c.N_LATE_PPM, c.N_MET_PPM, c.N_SECOND_NS]
+"""Columns of an engine that say what the desk has learned of it, and how many tokens may still come late."""
+
 DEFAULT_CLASS = "critical"
 """Of a request that states none, as in the live front."""
 
@@ -103,6 +106,8 @@ def run_language(
     noise: NDArray[np.float64] | None = None,
     faults: NDArray[np.int64] | None = None,
     handover_sd: float = 0.0,
+    cold: NDArray[np.int64] | None = None,
+    learned: NDArray[np.int64] | None = None,
 ) -> LanguageRun:
     """Simulate.
 
@@ -119,12 +124,17 @@ def run_language(
         noise: [E, points] as `language_layout.World` has it; default: drawn with the costs' ``relative_sd``.
         faults: Rows of `language_layout`, in time order.
         handover_sd: Spread of hand-overs, of the logarithm.
+        cold: [E] ns that the first step after a pause takes longer.
+        learned: [E, ENGINE_COLUMNS] of a desk that has served before, as `State.engines`; what it has learned of its
+            engines is where this one begins.
 
     Raises:
         InputError: The trace has no tokens, or an engine no costs.
     """
     tables = lower(language, told or costs)
     state = fresh(tables, language.max_sequences)
+    if learned is not None:
+        state.engines[:, LEARNED] = learned[:, LEARNED]
     prompts, warnings = lower_prompts(trace, language, speed)
     count, requests = len(language.engines), len(trace)
     known = costs or {}
@@ -138,6 +148,7 @@ def run_language(
         shape=np.ones((count, state.rows.shape[1] + 1)) if shape is None else shape,
         noise=np.zeros((count, 2)) if noise is None else noise,
         handover_sd=float(handover_sd),
+        cold_ns=np.zeros(count, np.int64) if cold is None else cold,
         faults=np.zeros((0, layout.FAULT_COLUMNS), np.int64) if faults is None else faults,
     )
     capacities = [(prefix_tokens or {}).get(name, 0) // prompts.block_tokens for name in language.engines]

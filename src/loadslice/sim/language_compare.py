@@ -30,6 +30,7 @@ def run_router(
     speed: float = 1.0,
     prefix_tokens: Mapping[str, int] | None = None,
     faults: NDArray[np.int64] | None = None,
+    learned: NDArray[np.int64] | None = None,
 ) -> LanguageRun:
     """One run of one router policy."""
     router = msgspec.structs.replace(around.language.router, policy=policy)
@@ -46,6 +47,8 @@ def run_router(
         noise=around.noise,
         faults=faults,
         handover_sd=around.handover_sd,
+        cold=around.cold,
+        learned=learned,
     )
 
 

@@ -26,6 +26,7 @@ from loadslice.sim.language_layout import (
     A_ROUTE,
     B_BUSY_NS,
     B_ROWS,
+    COLD_AFTER_NS,
     FAULT_DOWN,
     FAULT_HANG,
     FAULT_SLOW,
@@ -144,6 +145,8 @@ def carry_out(now_ns: int, seed: int, tables: Tables, state: State, world: World
             alone_ns = drawn_ns(seed, world, state, engine, state.engines[engine, c.N_STEPS])
             hand.pace[engine] = pace_of(world, state, hand, engine)
             hand.step_began_ns[engine] = max(now_ns, hand.free_ns[engine])
+            if hand.step_began_ns[engine] - hand.ended_ns[engine] >= COLD_AFTER_NS:
+                alone_ns += world.cold_ns[engine]
             hand.step_ends_ns[engine] = hand.step_began_ns[engine] + max(1, int(alone_ns * hand.pace[engine]))
             record.busy[engine, B_ROWS] += effect[c.F_C]
         elif kind == c.HAND_OVER:
@@ -192,6 +195,7 @@ def step_end(
     rows = state.engines[engine, c.N_STEPPING]
     record.busy[engine, B_BUSY_NS] += now_ns - hand.step_began_ns[engine]
     hand.step_ends_ns[engine] = c.FOREVER
+    hand.ended_ns[engine] = now_ns
     for place in range(rows):
         sequence = state.rows[engine, place, c.P_SEQUENCE]
         request = hand.inside[sequence]

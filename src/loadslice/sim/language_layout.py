@@ -25,6 +25,9 @@ FAULT_DOWN, FAULT_UP, FAULT_SLOW, FAULT_HANG, FAULT_MOVE = range(5)
 STILL = 1e6
 """Times longer that a step of an engine takes which stands still: it is ended long before, or moves again."""
 
+COLD_AFTER_NS = 10_000_000
+"""An engine that did nothing for so long finds its weights and KV where others left them: behind the caches."""
+
 GAP_BINS = 4096
 GAP_BINS_PER_E = 128.0
 """Histogram of the time between two tokens: bins a 128th of a power of e wide, 0.8 %, from 1 us."""
@@ -69,6 +72,8 @@ class World(NamedTuple):
     noise: NDArray[np.float64]
     """[E, points] quantiles of steps in parts of that; 0 first: they are drawn with ``step_sd``"""
     handover_sd: float
+    cold_ns: Int64s
+    """[E] what a step takes longer when its engine did nothing for `COLD_AFTER_NS`"""
     faults: Int64s
     """[faults, FAULT_COLUMNS] in time order"""
 
@@ -81,6 +86,8 @@ class Hands(NamedTuple):
     """[E] FOREVER: it computes nothing"""
     step_began_ns: Int64s
     """[E] when the step that runs was or will be taken up"""
+    ended_ns: Int64s
+    """[E] when the last step ended"""
     pace: NDArray[np.float64]
     """[E] times longer that the step which runs takes than on an engine that is left alone"""
     slow_ppm: Int64s
@@ -106,6 +113,7 @@ def hands(tables: Tables, state: State) -> Hands:
     return Hands(
         step_ends_ns=np.full(engines, c.FOREVER, np.int64),
         step_began_ns=np.zeros(engines, np.int64),
+        ended_ns=np.full(engines, -COLD_AFTER_NS, np.int64),
         pace=np.ones(engines),
         slow_ppm=np.full(engines, c.PPM, np.int64),
         hung=np.zeros(engines, np.int64),

@@ -174,3 +174,20 @@ def test_the_desk_may_be_told_other_costs_than_steps_have() -> None:
     run = run_language(prompts((0, 100, 1)), fleet(links=False), told={"decode": slow})
     assert times_ms(run, layout.A_FIRST_NS) == [110.0]
     assert run.tables.engines[0, c.E_STEP_NS] == 100_000_000
+
+
+def test_the_first_step_after_a_pause_is_longer() -> None:
+    run = run_language(
+        prompts((0, 100, 2), (0.115, 100, 1), (5, 100, 1)), fleet(links=False), cold=np.array([7_000_000])
+    )
+    # Who comes meanwhile shares the next step, of 111 ms, whose caches are warm; those of seconds later are not.
+    assert times_ms(run, layout.A_FIRST_NS) == [117.0, 117.0 + 111.0, 5117.0]
+
+
+def test_a_desk_goes_on_with_what_it_has_learned() -> None:
+    fast = run_language(prompts((0, 100, 4)), fleet(links=False))
+    known = fast.state.engines.copy()
+    known[:, c.N_SCALE_PPM] = 3_000_000
+    again = run_language(prompts((0, 100, 1)), fleet(links=False), learned=known)
+    assert again.state.engines[0, c.N_SCALE_PPM] == pytest.approx(3_000_000 * 7 / 8 + 1_000_000 / 8, rel=0.01)
+    assert again.state.engines[0, c.N_STEPS] == 1

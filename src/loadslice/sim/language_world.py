@@ -36,6 +36,7 @@ class Surroundings(NamedTuple):
     way_ms: float
     """Between a client and the desk."""
     basis: str
+    cold: NDArray[np.int64] | None = None
     told: dict[str, StepCost] | None = None
     """Costs that the desk is told; ``None``: those that are."""
 
@@ -81,6 +82,7 @@ def surroundings(
         float(np.mean(spreads)) if spreads else 0.0,
         0.0 if profile.serving is None else profile.serving.request_ms,
         basis,
+        np.array([round(profile.engines[name].cold_ms * 1e6) for name in names], np.int64),
         None if told is None else costs_of(told),
     )
 

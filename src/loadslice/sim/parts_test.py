@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from loadslice.policy import invariants
-from loadslice.sim import addition, memory, simulate, tally
+from loadslice.sim import addition, memory, pieces, simulate, tally
 from loadslice.spec.errors import InputError
 from loadslice.spec.faults import Fault
 from loadslice.spec.latency import Entry, InputWork, LatencyTable, Milliseconds, StageWork
@@ -101,6 +101,15 @@ def test_parts_of_any_size_give_the_result_of_the_whole_digest_included(rows: in
     assert simulate.summarise(parts) == without_stages(simulate.summarise(whole))
     assert len(set(whole.record.outcome.tolist())) >= 3
     invariants.check_idle(parts.state)
+
+
+def test_pieces_of_parts_are_the_parts_again_and_the_last_is_told() -> None:
+    rows = [0, 1, pieces.PIECE_ROWS, pieces.PIECE_ROWS + 1]
+    parts = [pl.DataFrame({"at": np.arange(count)}) for count in rows]
+    found = list(pieces.in_pieces(parts))
+    assert [piece.height for piece, _ in found] == [0, 1, pieces.PIECE_ROWS, pieces.PIECE_ROWS, 1]
+    assert pl.concat([piece for piece, _ in found]).equals(pl.concat(parts))
+    assert [more for _, more in found] == [1, 1, 1, 1, 0]
 
 
 def test_an_empty_trace_in_parts_is_one_readable_line() -> None:

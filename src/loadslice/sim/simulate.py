@@ -1,6 +1,6 @@
 """How would this pipeline have served this trace? The policy core in virtual time over measured or modelled times."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from loadslice.sim import tally as sums
 from loadslice.sim.clients import Behaviour, empty_diary, lower_clients
 from loadslice.sim.clockwork import idle_clockwork
 from loadslice.sim.faults import lower_faults
+from loadslice.sim.pieces import in_pieces
 from loadslice.sim.record import NO_TRAFFIC, Record, Traffic
 from loadslice.sim.service import GRID, Float64s, Service, lower_service, quantile_function
 from loadslice.sim.tally import Tally
@@ -217,10 +218,10 @@ def run_parts(
     intake, course, tally = Intake(pipeline, latency, seed=seed), _Course(prepared, seed, 0), Tally()
     traffic, record = NO_TRAFFIC, course.record(0, timed=False)
     requests = 0
-    for part, more in _with_more(parts):
-        requests += part.height
+    for piece, more in in_pieces(parts):
+        requests += piece.height
         inside = np.flatnonzero(record.outcome == Outcome.NONE)
-        lowered = intake.lower(part, carried=len(inside))
+        lowered = intake.lower(piece, carried=len(inside))
         traffic, record = course.follow(traffic, record, inside, lowered, more=more)
         course.advance(traffic, record)
         tally.add(traffic, record)
@@ -228,16 +229,6 @@ def run_parts(
         intake.lower(pl.DataFrame({"arrival_s": []}))
     assert tally.attempts == requests, "exactly one outcome per request"
     return course.finished(traffic, record, requests, tally, prepared.warnings + intake.warnings)
-
-
-def _with_more(parts: Iterable[pl.DataFrame]) -> Iterator[tuple[pl.DataFrame, int]]:
-    """Each part, and whether another one follows."""
-    ahead = iter(parts)
-    part = next(ahead, None)
-    while part is not None:
-        following = next(ahead, None)
-        yield part, int(following is not None)
-        part = following
 
 
 class _Course:

@@ -212,7 +212,8 @@ def decode_json(path: Path, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         text = str(error)
         if "[...]" in text and len(raw) <= YAML_BYTES_MAX:
-            text = _with_keys(text, msgspec.json.decode(raw), kind)
+            with contextlib.suppress(*NOT_JSON):  # what follows the fault may be no JSON at all
+                text = _with_keys(text, msgspec.json.decode(raw), kind)
         raise InputError(f"{path}: {_with_plain_path(text)}") from error
     except NOT_JSON as error:
         raise InputError(f"{path}: not valid JSON: {error}") from error

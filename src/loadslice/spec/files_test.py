@@ -161,3 +161,6 @@ def test_the_entry_of_a_mapping_that_is_wrong_is_named_in_json_as_in_yaml(tmp_pa
     (tmp_path / "x.json").write_text('{"a": {"n": [1]}, "b b": {"n": ["x"]}}')
     with pytest.raises(InputError, match=r"b b\.n\[0\]: Expected `int`, got `str`"):
         files.decode_json(tmp_path / "x.json", dict[str, dict[str, list[int]]])
+    (tmp_path / "x.json").write_text('{"a": {"n": ["x"]}, "b": ]')
+    with pytest.raises(InputError, match="Expected `int`, got `str`"):
+        files.decode_json(tmp_path / "x.json", dict[str, dict[str, list[int]]])

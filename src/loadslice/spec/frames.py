@@ -5,6 +5,8 @@ ordinary handler.
 """
 
 import contextlib
+import errno
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -28,11 +30,14 @@ def guarded() -> Iterator[None]:
 
     Raises:
         TableError: In place of all that polars raises, panics and memory that is not there among it.
+        OSError: A table cannot be written because the disk is full.
     """
     try:
         yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, MemoryError) as error:
         said = " ".join(str(error).split())[:SAID_MAX]
+        if f"(os error {errno.ENOSPC})" in said:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise TableError(said or type(error).__name__) from error
 
 
@@ -67,6 +72,7 @@ def join_parquet(parts: list[Path], columns: Mapping[str, pl.DataType], target: 
 
     Raises:
         OutputError: ``target`` cannot be written.
+        OSError: The disk is full.
         TableError: Somebody damaged a part.
     """
     with guarded(), replacing(target) as path:

@@ -32,6 +32,12 @@ def test_an_error_that_says_nothing_is_named_and_a_long_one_is_cut() -> None:
     assert len(str(error.value)) == frames.SAID_MAX
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_a_full_disk_is_the_systems_error_whoever_writes() -> None:
+    with pytest.raises(OSError, match="No space left"), frames.guarded():
+        pl.DataFrame({"x": range(100_000)}).write_parquet("/dev/full")
+
+
 def test_an_interrupt_is_not_a_tables_fault() -> None:
     with pytest.raises(KeyboardInterrupt), frames.guarded():
         raise KeyboardInterrupt

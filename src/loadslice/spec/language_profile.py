@@ -52,6 +52,8 @@ class EngineTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     fit_error_p50: float | None
     """Median of |median of a kind of step / what cost and shape say - 1|."""
     fit_error_max: float | None
+    cold_ms: float = 0.0
+    """What the first step after a pause takes longer: weights and KV are behind the caches then."""
     adopt_us_per_token: float | None
     """To begin a sequence with a cached prefix."""
     kv_bytes_per_token: int | None

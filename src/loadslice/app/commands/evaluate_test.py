@@ -83,7 +83,7 @@ def test_built_in_placements_of_one_model_answer_alike_and_leave_a_bundle_withou
     assert sum(parts[f"{name}_ms"] for name in names) == pytest.approx(parts["latency_ms_mean"])
     assert code == (0 if report["verdict"] == "pass" else 3)
     assert json.loads((folder / "out" / "evaluation.json").read_bytes()) == report
-    assert "Seven dimensions" in (folder / "out" / "evaluation.html").read_text()
+    assert "seven dimensions" in (folder / "out" / "evaluation.html").read_text()
     with zipfile.ZipFile(folder / "b.zip") as archive:
         assert {"README.md", "environment.json", "evaluation.json", "evaluation.yaml", "m.onnx"} <= set(
             archive.namelist()

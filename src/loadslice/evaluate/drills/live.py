@@ -6,6 +6,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlsplit
 
 from loadslice.evaluate.drills.desk import AFTER_S, WARM_S, Desk, pause, wait_for
@@ -33,6 +34,7 @@ POISON = "drill-poison"
 """Id of the request that ends processes."""
 PATIENT = {"x-request-id": POISON, "x-loadslice-deadline-ms": "60000"}
 KILLS_MAX = 3
+SIGNALS_MAX = 20
 
 
 def _in_process(desk: Desk) -> str:
@@ -53,10 +55,9 @@ def _lost(heards: list[Heard]) -> int:
 def engine_killed(desk: Desk) -> DrillResult:
     """SIGKILL of an engine's process under load."""
     engine = _in_process(desk)
-    before = desk.engines()[engine]
     with desk.traffic() as heards:
         pause(WARM_S)
-        os.kill(int(before["pid"]), signal.SIGKILL)
+        before = _signalled(desk, engine, signal.SIGKILL)
         seen_s = wait_for(lambda: _is_another(desk, engine, before), 5.0)
         back_s = wait_for(lambda: desk.engines()[engine]["state"] == "up", RETURN_S)
         pause(AFTER_S)
@@ -69,6 +70,23 @@ def engine_killed(desk: Desk) -> DrillResult:
     )  # fmt: skip
 
 
+def _signalled(desk: Desk, engine: str, number: signal.Signals) -> dict[str, Any]:
+    """Send a signal to an engine's process; the engine as it was then.
+
+    Raises:
+        NotApplicableError: The server goes on replacing it by itself.
+    """
+    for _ in range(SIGNALS_MAX):
+        before = desk.engines()[engine]
+        try:
+            os.kill(int(before["pid"]), number)
+        except ProcessLookupError:
+            pause(PROBE_S)  # a crowded machine's: it was too slow to answer, and the server has replaced it
+            continue
+        return before
+    raise NotApplicableError(f"the process of '{engine}' ends by itself before it can be broken")
+
+
 def _is_another(desk: Desk, engine: str, before: dict[str, object]) -> bool:
     now = desk.engines()[engine]
     return bool(now["pid"] != before["pid"] or now["state"] != "up" or now["restarts"] != before["restarts"])
@@ -78,16 +96,16 @@ def engine_hung(desk: Desk) -> DrillResult:
     """SIGSTOP of an engine's process; or a hang by order, where engines are threads."""
     stage = next((one for one in desk.pipeline.stages if one.python is None), desk.pipeline.stages[0])
     engine = stage.engine_names[0]
-    before = desk.engines()[engine]
-    stopped = before["isolation"] == "process"
+    stopped = desk.engines()[engine]["isolation"] == "process"
     timeouts = [one.timeout_ms for one in desk.pipeline.stages if engine in one.engine_names]
     longest_s = max((ms for ms in timeouts if ms is not None), default=0.0) / 1000
     limit_s = max(2 * PING_TIMEOUT_S, longest_s + 2 * PROBE_S) + PROBE_S
     with desk.traffic() as heards:
         pause(WARM_S)
         if stopped:
-            os.kill(int(before["pid"]), signal.SIGSTOP)
+            before = _signalled(desk, engine, signal.SIGSTOP)
         else:
+            before = desk.engines()[engine]
             desk.fault(engine, "hang", 4 * limit_s)
         try:
             gone_s = wait_for(lambda: _is_another(desk, engine, before), 3 * limit_s)
