@@ -85,7 +85,8 @@ def test_what_is_measured_can_be_served_with_and_simulated_with(tmp_path: Path) 
     for one, inside in zip(heard, first_times_ms(journal.requests.sort("tag")), strict=True):
         assert one.first_ms is not None
         assert inside <= one.first_ms + 1
-    steps, moved = served(journal)
+    steps, moved, learned = served(journal)
+    assert len(learned) == len(asks)
     assert all(one.export_ns > 0 and one.import_ns > 0 for one in moved)
     assert len(moved) == sum(one.route in ("remote_faster", "sparing") for one in heard)
     assert sum(step.prompt_tokens for step in steps) == sum(len(ask.prompt) for ask in asks)

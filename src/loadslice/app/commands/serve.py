@@ -244,6 +244,7 @@ async def _serve(server: Server, serving: Serving, ready_file: Path | None, *, a
     stopping = asyncio.ensure_future(asked_to_stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
+        say("stopping: as soon as what is being loaded is there; a second signal ends it now")
         starting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await starting

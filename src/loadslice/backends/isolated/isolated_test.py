@@ -348,3 +348,14 @@ def test_a_slot_that_somebody_has_alone_is_given_to_nobody_else_and_says_when_it
     os.kill(session.process.pid, signal.SIGKILL)
     assert select.select([answered], [], [], FAST)[0]
     session.free(0)
+
+
+def test_a_thread_waits_for_a_line_that_a_loop_has_watched_as_for_any_other(hosts: Hosts, tmp_path: Path) -> None:
+    session = load(hosts, tmp_path)
+    x = np.ones((1, 3, 4), np.float32)
+    assert session.reserve(0)
+    os.set_blocking(session.send({"x": x}, 0), False)  # as libuv does to what it watches, and leaves it
+    assert np.array_equal(session.receive(0)["y"], 2 * x + 1)
+    session.free(0)
+    for _ in range(20):
+        assert np.array_equal(session.run({"x": x}, 0)["y"], 2 * x + 1)

@@ -5,6 +5,7 @@ has died learns it at once; whoever holds the line has it alone, from before a b
 taken.
 """
 
+import select
 import socket
 import threading
 import time
@@ -66,7 +67,7 @@ class Line:
             OSError: The process has ended.
         """
         assert self.channel is not None
-        size = self.channel.recv_into(self._message)  # raises where it died with our message unread
+        size = self._received()  # raises where it died with our message unread
         if size == 0:
             raise ConnectionResetError
         answer = ran_decoder.decode(memoryview(self._message)[:size])
@@ -78,6 +79,18 @@ class Line:
         self.late_runs = answer.late_runs
         self.hand_over_ns = time.perf_counter_ns() - self._began_ns - answer.compute_ns
         return outputs
+
+    def _received(self) -> int:
+        """Bytes of the next message, once it is there; 0: the process has ended."""
+        assert self.channel is not None
+        while True:
+            try:
+                return self.channel.recv_into(self._message)
+            except BlockingIOError:
+                # A loop makes non-blocking what it has ever watched, also for threads that wait by themselves.
+                there = select.poll()
+                there.register(self.channel, select.POLLIN)
+                there.poll()
 
 
 def _fault(answer: Failed) -> Exception:

@@ -81,7 +81,7 @@ async def play(raw: bool) -> None:
         whole = await prefill.greedy(0, n, 12)
         # The same prompt in pieces, handed over after its first token.
         prefill.process.send(m.Begin(1, 2, PROMPT, n, m.Sampling()))
-        assert await prefill.step(1, 1, 4, samples=False) == []
+        assert await prefill.step(1, 1, 2, samples=False) == []
         first = await prefill.step(2, 1, n)
         prefill.process.send(m.Export(1, 2, 5, slot=1, raw=raw))
         exported = await prefill.hear(m.Exported)

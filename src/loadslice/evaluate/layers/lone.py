@@ -22,9 +22,11 @@ WARM = 5
 """Requests before the first that counts."""
 REST_MS_MAX = 50.0
 TRANSPORT_EVERY = 4
-"""For so many requests one round trip that asks for nothing: what client, socket and front take of themselves. They come
-before the requests of their repeat and not between them, for a request after a rest finds a processor that has cooled
-down, as none of a client that goes on asking does."""
+"""For so many requests one round trip that asks for nothing: what client, socket and front take of themselves.
+
+They come before the requests of their repeat and not between them: a request after a rest finds a processor that has
+cooled down, as none of a client that goes on asking does.
+"""
 
 
 @dataclass(slots=True)
