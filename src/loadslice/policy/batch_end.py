@@ -1,7 +1,7 @@
 """What the end of a batch means: its permit comes back, breakers hear of it, failures are repeated."""
 
 from loadslice.policy import columns as c
-from loadslice.policy.breaker import record
+from loadslice.policy.breaker import is_quiet, record, remember_well
 from loadslice.policy.ends import finish, leave, mark_dirty
 from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
@@ -49,6 +49,9 @@ def record_members(now_ns: int, tables: Tables, state: State, slot: int, call: i
         return
     if now_ns - batch[c.B_STARTED_NS] > tables.breakers[stage, c.K_SLOW_NS]:
         call |= c.SLOW_CALL
+    if call == c.WELL and is_quiet(state, stage, engine):
+        remember_well(tables, state, slot)
+        return
     for index in range(batch[c.B_COUNT]):
         request = state.members[slot, index, c.M_REQUEST]
         if state.requests[request, c.R_EPOCH] == state.members[slot, index, c.M_EPOCH]:

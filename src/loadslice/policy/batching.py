@@ -1,36 +1,43 @@
 """When a batch is closed and who is in it.
 
 A lane is ready when its rows fill a batch, or its oldest has waited ``min(window, slack)``, where slack is what its
-expiry leaves after the expected service. Classes are asked highest first, but for one that is owed its floor; an
-offline class only while no other waits. Inside a class the order is that of `shares`: guaranteed shares first, then by
-arrival. A lane that still waits for company does not hold up a lower class. A batch is filled from its lane highest
-class first and in order, and stops at the first that does not fit: nobody overtakes.
+expiry leaves after the service of all that waits with it, and of the stages still to come. Classes are asked highest
+first, but for one that is owed its floor; an offline class only while no other waits. Inside a class the order is that
+of `shares`: guaranteed shares first, then by arrival. A lane that still waits for company does not hold up a lower
+class. A batch is filled from its lane highest class first and in order, and stops at the first that does not fit:
+nobody overtakes.
 """
 
 from loadslice.policy import columns as c
-from loadslice.policy.deadlines import dropped
+from loadslice.policy.deadlines import drop, is_late, rest_ns
 from loadslice.policy.ends import say
 from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
-from loadslice.policy.live import padded, service_ns
-from loadslice.policy.queues import unlink
+from loadslice.policy.live import padded, service_ns, slow_ns
+from loadslice.policy.queues import pop, uncount
 from loadslice.policy.residency import can_hold, is_bounded, load_ns, make_resident
 from loadslice.policy.shares import charge, goes_first, head_of, is_shared
+from loadslice.policy.timers import set_timer
 
 
 @rare
 def oldest_due_ns(tables: Tables, state: State, engine: int, lane: int) -> int:
     """When the first of a lane's heads has waited long enough: its window is over, or its expiry needs it to start."""
     stage = tables.lane_stage[lane]
-    window_ns = tables.pairs[stage, engine, c.P_WINDOW_NS]
+    pair = tables.pairs[stage, engine]
+    # Of the batch it would be now, and as long as one in twenty takes: by its typical time every second would be late,
+    # and by the head's rows alone whoever waits with the head would cost it its deadline, or be left behind.
+    place = lane - tables.stages[stage, c.S_FIRST_LANE]
+    typical_ns = service_ns(tables, state, stage, engine, place, state.lane_rows[engine, lane])
+    service = slow_ns(typical_ns, pair[c.P_SLOW_PPM]) + load_ns(tables, state, engine, stage)
     due = c.FOREVER
     for priority in range(c.CLASSES):
         for tenant in range(tables.tenants.shape[0]):
             head = state.lanes[engine, priority, lane, tenant, c.L_HEAD]
             if head >= 0:
                 row = state.requests[head]
-                slack = row[c.R_EXPIRY_NS] - service_ns(tables, state, stage, engine, row[c.R_BUCKET], row[c.R_ITEMS])
-                due = min(due, row[c.R_ENQUEUED_NS] + window_ns, slack)
+                latest = min(row[c.R_EXPIRY_NS], row[c.R_LATEST_NS])
+                due = min(due, row[c.R_ENQUEUED_NS] + pair[c.P_WINDOW_NS], latest - service)
     return int(due)
 
 
@@ -157,16 +164,16 @@ def window_or_slack(now_ns: int, tables: Tables, state: State, engine: int, lane
 
 @kernel
 def costs_a_deadline(
-    now_ns: int, tables: Tables, state: State, engine: int, request: int, rows: int, deadline_ns: int
+    now_ns: int, tables: Tables, state: State, engine: int, request: int, rows: int, latest_ns: int
 ) -> bool:
     """Whether one more request would make a batch of ``rows`` end too late.
 
-    That is past the newcomer's own deadline, or past its members' earliest, ``deadline_ns``, if the batch would keep
+    That is past the newcomer's own latest end, or past its members' earliest, ``latest_ns``, if the batch would keep
     that without it.
     """
     row = state.requests[request]
-    own_ns = row[c.R_DEADLINE_NS]
-    if min(deadline_ns, own_ns) == c.FOREVER:
+    own_ns = row[c.R_LATEST_NS]
+    if min(latest_ns, own_ns) == c.FOREVER:
         return False
     stage = row[c.R_STAGE]
     lane = row[c.R_BUCKET]
@@ -174,9 +181,7 @@ def costs_a_deadline(
     ends_ns = starts_ns + service_ns(tables, state, stage, engine, lane, rows + row[c.R_ITEMS])
     if ends_ns > own_ns:
         return True
-    return bool(
-        ends_ns > deadline_ns and starts_ns + service_ns(tables, state, stage, engine, lane, rows) <= deadline_ns
-    )
+    return bool(ends_ns > latest_ns and starts_ns + service_ns(tables, state, stage, engine, lane, rows) <= latest_ns)
 
 
 @kernel
@@ -202,13 +207,14 @@ def fill(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn
     count = 0
     rows = 0
     expiry = c.FOREVER
-    deadline = c.FOREVER
+    latest = c.FOREVER
     trial = 0
     full = False
     for step in range(-1, c.CLASSES):
         if step == 0 and count == 0:
             break
         priority = turn if step < 0 else step
+        left, left_rows, left_ns = 0, 0, 0
         while not full and (step >= 0 or count == 0):
             request = head_of(tables, state, engine, priority, lane)
             if request < 0:
@@ -217,13 +223,21 @@ def fill(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn
             if count > 0 and (
                 rows + row[c.R_ITEMS] > size
                 or count == state.members.shape[1]
-                or costs_a_deadline(now_ns, tables, state, engine, request, rows, deadline)
+                or costs_a_deadline(now_ns, tables, state, engine, request, rows, latest)
             ):
                 full = True
                 break
-            unlink(tables, state, request)
-            if row[c.R_DEADLINE_NS] < c.FOREVER and dropped(now_ns, tables, state, request, engine, 0, 0):
-                continue
+            pop(tables, state, request, engine, priority, lane)
+            left += 1
+            left_rows += row[c.R_ITEMS]
+            left_ns += row[c.R_WORK_NS]
+            if row[c.R_DEADLINE_NS] < c.FOREVER and is_late(
+                now_ns, tables, state, request, engine, 0, rest_ns(now_ns, tables, state, request)
+            ):
+                uncount(state, engine, priority, lane, left, left_rows, left_ns)
+                left, left_rows, left_ns = 0, 0, 0
+                if drop(now_ns, tables, state, request, engine, 0):
+                    continue
             if is_shared(tables, engine):
                 charge(tables, state, request, engine)
             row[c.R_STATUS] = c.RUNNING
@@ -234,9 +248,13 @@ def fill(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn
             count += 1
             rows += row[c.R_ITEMS]
             expiry = min(expiry, row[c.R_EXPIRY_NS])
-            deadline = min(deadline, row[c.R_DEADLINE_NS])
+            latest = min(latest, row[c.R_LATEST_NS])
             trial |= row[c.R_TRIAL]
             row[c.R_TRIAL] = 0
+        if left > 0:
+            uncount(state, engine, priority, lane, left, left_rows, left_ns)
+            if state.engines[engine, c.N_QUEUED] == 0:
+                break
     batch[c.B_TRIAL] = trial
     batch[c.B_COUNT] = count
     batch[c.B_ROWS] = rows
@@ -300,13 +318,24 @@ def wake(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     if counts[c.N_QUEUED] == 0:
         counts[c.N_QUEUE_EXPIRY_NS] = c.FOREVER
     at = min(counts[c.N_QUEUE_EXPIRY_NS], counts[c.N_BREAKER_NS])
-    first = tables.engines[engine, c.E_FIRST_SLOT]
     width = tables.engines[engine, c.E_MAX_INFLIGHT]
-    for slot in range(first, first + width):
-        at = min(at, state.batches[slot, c.B_EXPIRY_NS])
+    if width == 1:
+        at = min(at, state.batches[tables.engines[engine, c.E_FIRST_SLOT], c.B_EXPIRY_NS])
+    else:
+        at = min(at, first_expiry_ns(tables, state, engine))
     if counts[c.N_UP] == 1 and counts[c.N_QUEUED] > 0 and counts[c.N_INFLIGHT] < width:
         at = min(at, window_ns(now_ns, tables, state, engine))
     set_timer(state, engine, at)
+
+
+@rare
+def first_expiry_ns(tables: Tables, state: State, engine: int) -> int:
+    """When the first member of any batch on an engine expires."""
+    at = c.FOREVER
+    first = tables.engines[engine, c.E_FIRST_SLOT]
+    for slot in range(first, first + tables.engines[engine, c.E_MAX_INFLIGHT]):
+        at = min(at, state.batches[slot, c.B_EXPIRY_NS])
+    return int(at)
 
 
 @rare
@@ -328,18 +357,3 @@ def window_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
                 at = min(at, max(now_ns, ready_ns(tables, state, engine, lane)))
                 break
     return int(at)
-
-
-@kernel
-def set_timer(state: State, engine: int, at_ns: int) -> None:
-    """Note when an engine must be looked at, and carry it up the tree of minima."""
-    node = state.timers.shape[0] // 2 + engine
-    if state.timers[node] == at_ns:
-        return
-    state.timers[node] = at_ns
-    while node > 1:
-        node >>= 1
-        earliest = min(state.timers[2 * node], state.timers[2 * node + 1])
-        if state.timers[node] == earliest:
-            break
-        state.timers[node] = earliest

@@ -5,7 +5,8 @@ One breaker per (stage, engine), over the last ``window`` calls. A call is one r
     closed -> open        failures or slow calls reach their rate over at least min_calls, and another engine is well
     open -> half-open     its time is over (a timer); each opening soon after the last doubles the time, up to a bound
     half-open -> closed   ``permits`` probes have ended and fewer than the rate were bad
-    half-open -> open     they were not, or half_open_ms after the first probe none has ended
+    half-open -> open     they were not, or half_open_ms after the first probe none has ended, and none still runs that
+                          may take so long
 
 Rules of this file: every change of state starts a new epoch; a call belongs to the epoch it was placed in, and says
 nothing to another. A probe's permit comes back however the probe ends: recorded, or given back unrecorded when the
@@ -77,6 +78,32 @@ def record(now_ns: int, tables: Tables, state: State, request: int, call: int) -
         overstep(now_ns, tables, state, stage, engine)
 
 
+@kernel
+def is_quiet(state: State, stage: int, engine: int) -> bool:
+    """Whether a breaker is closed and remembers nothing but well calls: one more changes nothing but their number."""
+    breaker = state.breakers[stage, engine]
+    return bool(breaker[c.X_STATE] == c.CLOSED and breaker[c.X_FAILURES] == 0 and breaker[c.X_SLOW] == 0)
+
+
+@kernel
+def remember_well(tables: Tables, state: State, slot: int) -> None:
+    """A batch has ended well at a quiet breaker: `record` for each of its members that is still there, at once."""
+    batch = state.batches[slot]
+    stage = batch[c.B_STAGE]
+    engine = batch[c.B_ENGINE]
+    breaker = state.breakers[stage, engine]
+    calls = 0
+    for index in range(batch[c.B_COUNT]):
+        row = state.requests[state.members[slot, index, c.M_REQUEST]]
+        if row[c.R_EPOCH] == state.members[slot, index, c.M_EPOCH]:
+            row[c.R_PROBE] = 0
+            calls += 1 if row[c.R_BREAKER_EPOCH] == breaker[c.X_EPOCH] else 0
+    window = tables.breakers[stage, c.K_WINDOW]
+    breaker[c.X_CALLS] = min(window, breaker[c.X_CALLS] + calls)
+    # What was never written, and what was forgotten, is a well call too: there is nothing to write.
+    breaker[c.X_POSITION] = breaker[c.X_CALLS] if breaker[c.X_CALLS] < window else 0
+
+
 @rare
 def record_probe(now_ns: int, tables: Tables, state: State, request: int, call: int) -> None:
     """A probe has ended: its permit comes back, and the last of them decides."""
@@ -117,11 +144,13 @@ def remember(state: State, stage: int, engine: int, window: int, call: int) -> N
     breaker[c.X_POSITION] = position + 1 if position + 1 < window else 0
 
 
-@kernel
+@rare
 def forget(state: State, stage: int, engine: int) -> None:
     """Start the window anew."""
     breaker = state.breakers[stage, engine]
     breaker[c.X_CALLS] = breaker[c.X_FAILURES] = breaker[c.X_SLOW] = breaker[c.X_POSITION] = 0
+    for position in range(state.calls.shape[2]):
+        state.calls[stage, engine, position] = c.WELL
 
 
 @rare
@@ -197,6 +226,25 @@ def decide_probes(now_ns: int, tables: Tables, state: State, stage: int, engine:
 
 
 @rare
+def probes_end_ns(tables: Tables, state: State, stage: int, engine: int) -> int:
+    """When the last probe that runs should have ended: after twice what is expected of its batch; 0: none runs.
+
+    An engine whose batches take longer than half_open_ms would else be opened again before its first probe could end,
+    however well it is.
+    """
+    breaker = state.breakers[stage, engine]
+    latest = 0
+    first = tables.engines[engine, c.E_FIRST_SLOT]
+    for slot in range(first, first + tables.engines[engine, c.E_MAX_INFLIGHT]):
+        batch = state.batches[slot]
+        # What has started since it is half-open was let through as a probe.
+        is_probe = batch[c.B_STAGE] == stage and batch[c.B_STARTED_NS] >= breaker[c.X_CHANGED_NS]
+        if batch[c.B_BUSY] == 1 and is_probe and breaker[c.X_PROBES] > 0:
+            latest = max(latest, batch[c.B_STARTED_NS] + 2 * batch[c.B_EXPECTED_NS])
+    return int(latest)
+
+
+@rare
 def on_time(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     """Move every breaker of an engine whose time has come."""
     for stage in range(state.breakers.shape[0]):
@@ -206,7 +254,12 @@ def on_time(now_ns: int, tables: Tables, state: State, engine: int) -> None:
         if breaker[c.X_STATE] == c.OPEN:
             change(now_ns, state, stage, engine, c.HALF_OPEN, c.FOREVER)
         elif breaker[c.X_STATE] == c.HALF_OPEN:
-            decide_probes(now_ns, tables, state, stage, engine)
+            ends_ns = probes_end_ns(tables, state, stage, engine)
+            if breaker[c.X_PROBED] == 0 and ends_ns > now_ns:
+                breaker[c.X_UNTIL_NS] = ends_ns
+                set_timer(state, engine)
+            else:
+                decide_probes(now_ns, tables, state, stage, engine)
 
 
 @kernel

@@ -6,7 +6,8 @@ import pytest
 
 from loadslice.policy import columns as c
 from loadslice.policy import desk, invariants
-from loadslice.policy.desk_test import MS, TWIN, Desk, one_stage, outcomes, placements
+from loadslice.policy.desk_test import MS, TWIN, Desk, entry, one_stage, outcomes, placements
+from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import Batch, Breaker, Engine, Pipeline, Queue, Retry
 
@@ -125,6 +126,36 @@ def test_half_open_with_a_probe_that_never_ends_ends_itself() -> None:
     run.arrive()
     assert desk.next_timer_ns(run.state) == 600 * MS
     run.timer(600 * MS)
+    assert state_of(run) == c.OPEN
+
+
+def test_a_probe_that_runs_for_longer_than_half_open_lasts_is_waited_for_and_closes_it() -> None:
+    """A well engine whose batches take 2 s would never get past a half-open time of 500 ms."""
+    slow = LatencyTable(entries=[entry("a", 2000), entry("b", 2000)])
+    run = Desk(
+        msgspec.structs.replace(one_stage({"a": TWIN, "b": TWIN}, breaker=BREAKER), retry=Retry(attempts=1)), slow
+    )
+    fail_until_open(run)
+    run.timer(100 * MS)
+    run.arrive()
+    run.timer(600 * MS)
+    assert state_of(run) == c.HALF_OPEN
+    run.timer(2100 * MS)
+    run.done(0)
+    run.timer(desk.next_timer_ns(run.state))
+    assert state_of(run) == c.CLOSED
+
+
+def test_a_probe_that_runs_for_twice_as_long_as_expected_is_waited_for_no_longer() -> None:
+    slow = LatencyTable(entries=[entry("a", 2000), entry("b", 2000)])
+    run = Desk(
+        msgspec.structs.replace(one_stage({"a": TWIN, "b": TWIN}, breaker=BREAKER), retry=Retry(attempts=1)), slow
+    )
+    fail_until_open(run)
+    run.timer(100 * MS)
+    run.arrive()
+    run.timer(600 * MS)
+    run.timer(4100 * MS)
     assert state_of(run) == c.OPEN
 
 

@@ -18,7 +18,7 @@ CLASSES = 4
 BLOCKED_NS = 2**59
 """Added to the expected completion on an engine that may not be used; two of them are still far from FOREVER."""
 
-# Engine settings (tables.engines)
+# Engine settings (tables.engines); E_FILLS_APART 1: it has several lanes, and batches of more than one row
 (
     E_MAX_INFLIGHT,
     E_QUEUE_LIMIT,
@@ -27,8 +27,9 @@ BLOCKED_NS = 2**59
     E_FIRST_SLOT,
     E_MEMORY_BYTES,
     E_HAS_SHARES,
+    E_FILLS_APART,
     ENGINE_SETTINGS,
-) = range(8)
+) = range(9)
 
 # Run settings (tables.run); the floor of class k stands at W_FLOOR_PPM + k
 (
@@ -54,12 +55,13 @@ RUN_SETTINGS = W_FLOOR_PPM + CLASSES
     S_LANES,
     S_BUCKETS,
     S_DEGRADED,
-    S_IN_ORDER,
+    S_EXACT,
     STAGE_SETTINGS,
 ) = range(11)
 PREFER_STATIC, PREFER_FASTEST, PREFER_CHEAPEST, PREFER_RULES = range(4)
 
-# Per stage and engine (tables.pairs); pads stand at P_FIRST_PAD + k, ascending, 0: no more
+# Per stage and engine (tables.pairs); P_SLOW_PPM is a batch's 95th percentile by its typical time; pads stand at
+# P_FIRST_PAD + k, ascending, 0: no more
 (
     P_BATCH_SIZE,
     P_WINDOW_NS,
@@ -68,8 +70,9 @@ PREFER_STATIC, PREFER_FASTEST, PREFER_CHEAPEST, PREFER_RULES = range(4)
     P_SHARE_PPM,
     P_MEMORY_BYTES,
     P_LOAD_NS,
+    P_SLOW_PPM,
     P_FIRST_PAD,
-) = range(8)
+) = range(9)
 PADS_MAX = 8
 PAIR_SETTINGS = P_FIRST_PAD + PADS_MAX
 
@@ -125,42 +128,43 @@ CLOSED, OPEN, HALF_OPEN = range(3)
 WELL, FAILED_CALL, SLOW_CALL = 0, 1, 2
 """What a breaker remembers of a call; a call can be both failed and slow (3)."""
 
-# Requests (state.requests)
+# Requests (state.requests); what is read again when a batch takes a request, and when it ends, stands together in front
+# (R_LATEST_NS: when its batch must end, so that the stages after it still meet its deadline; as of its placement)
 (
     R_STATUS,
     R_EPOCH,
-    R_TAG,
-    R_CLASS,
-    R_STAGE,
-    R_ENGINE,
-    R_BUCKET,
+    R_NEXT,
+    R_PREVIOUS,
+    R_TENANT,
     R_ITEMS,
+    R_WORK_NS,
+    R_DEADLINE_NS,
+    R_EXPIRY_NS,
+    R_LATEST_NS,
+    R_TAG,
+    R_TRIAL,
+    R_PROBE,
+    R_BREAKER_EPOCH,
+    R_STAGE,
+    R_VERSION,
+    R_CLASS,
+    R_ARRIVED_NS,
+    R_SEQUENCE,
+    R_BUCKET,
+    R_ENGINE,
+    R_ENQUEUED_NS,
+    R_ATTEMPTS,
     R_TOKENS,
     R_SOURCE,
     R_PRECISION,
-    R_ARRIVED_NS,
-    R_DEADLINE_NS,
-    R_EXPIRY_NS,
-    R_ENQUEUED_NS,
-    R_SEQUENCE,
-    R_NEXT,
-    R_PREVIOUS,
-    R_ATTEMPTS,
-    R_BREAKER_EPOCH,
-    R_PROBE,
-    R_WORK_NS,
-    R_TENANT,
-    R_VERSION,
-    R_TRIAL,
     REQUEST_COLUMNS,
-) = range(26)
+) = range(27)
 FREE, QUEUED, RUNNING = range(3)
 
 # Lanes (state.lanes): one FIFO per engine, class, lane (stage, version, bucket) and tenant
-L_HEAD, L_TAIL, L_COUNT, LANE_COLUMNS = range(4)
+L_HEAD, L_TAIL, LANE_COLUMNS = range(3)
 
-# Engines (state.engines); requests of class k that wait are counted at N_WAITING + k, the work that waits in class k
-# and those above it, which is what a newcomer of class k waits for, at N_BACKLOG_NS + k. N_BUSY_NS adds up over slots;
+# Engines (state.engines); requests of class k that wait are counted at N_WAITING + k. N_BUSY_NS adds up over slots;
 # N_ACTIVE_NS is the time in which any slot ran, N_SINCE_NS when the present such time began.
 (
     N_UP,
@@ -179,11 +183,14 @@ L_HEAD, L_TAIL, L_COUNT, LANE_COLUMNS = range(4)
     N_LOADS,
     N_WAITING,
 ) = range(15)
-N_BACKLOG_NS = N_WAITING + CLASSES
-ENGINE_COLUMNS = N_BACKLOG_NS + CLASSES
+ENGINE_COLUMNS = N_WAITING + CLASSES
 
 # Live estimates (state.live): service of n rows = V_BASE_NS + n * V_ROW_NS; a row's part of a full batch = V_PART_NS
 V_BASE_NS, V_ROW_NS, V_PART_NS, LIVE_COLUMNS = range(4)
+
+# The best that was ever seen of a stage on an engine (state.best): its quickest batch but for the first (0: none was),
+# and the least that its scale has been
+Z_TOOK_NS, Z_SCALE_PPM, BEST_COLUMNS = range(3)
 
 # Flows (state.tenant_flows, state.stage_flows): who is served next among those with a guaranteed share. The last row of
 # each is the engine's own: its virtual time.

@@ -9,14 +9,14 @@ from loadslice.policy import columns as c
 from loadslice.policy.batch_end import evacuate, fail_members, is_running, record_members, release
 from loadslice.policy.batching import start_all
 from loadslice.policy.breaker import on_time
-from loadslice.policy.deadlines import HINT_FLOOR_NS
+from loadslice.policy.deadlines import HINT_FLOOR_NS, hint_ns
 from loadslice.policy.ends import COMPLETED, finish, mark_dirty, say, set_admission
 from loadslice.policy.expiry import sweep_batches, sweep_queue
 from loadslice.policy.kernel import entry, kernel, rare
 from loadslice.policy.layout import Int64s, State, Tables
 from loadslice.policy.live import learn
 from loadslice.policy.queues import unlink
-from loadslice.policy.retries import deposit, withdraw
+from loadslice.policy.retries import deposit, refill_ns, withdraw
 from loadslice.policy.routing import FAILED, REJECTED, place, place_apart, start_clock
 from loadslice.policy.versions import lane_for, set_step, turn_back, version_for
 from loadslice.spec.outcome import Outcome, Reason
@@ -51,6 +51,20 @@ def close(now_ns: int, tables: Tables, state: State) -> None:
 def close_apart(now_ns: int, tables: Tables, state: State) -> None:
     """The same, where it is not worth inlining."""
     close(now_ns, tables, state)
+
+
+@rare
+def door_hint_ns(now_ns: int, tables: Tables, state: State, refusal: int) -> int:
+    """When to come back to a door that lets nobody in: when the budget has an attempt, or what is inside has drained.
+
+    Told to come back at once, clients without budget would bring the storm back that it holds off.
+    """
+    if refusal == RETRY_BUDGET:
+        return max(HINT_FLOOR_NS, refill_ns(tables, state))
+    longest = HINT_FLOOR_NS
+    for engine in range(state.engines.shape[0]):
+        longest = max(longest, hint_ns(now_ns, tables, state, engine))
+    return longest
 
 
 @entry(inlined=True)
@@ -104,7 +118,7 @@ def on_arrival(
         refusal = RETRY_BUDGET
     if refusal != NO_REASON:
         counters[c.C_OUTCOMES + REJECTED] += 1
-        say(state, c.OUTCOME, tag, REJECTED, refusal, HINT_FLOOR_NS, 0)
+        say(state, c.OUTCOME, tag, REJECTED, refusal, door_hint_ns(now_ns, tables, state, refusal), 0)
         return c.REFUSED
     row = state.requests[request]
     counters[c.C_FREE_HEAD] = row[c.R_NEXT]

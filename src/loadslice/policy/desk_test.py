@@ -1,5 +1,7 @@
 """What the desk promises, one claim per test. Time is a number; nothing sleeps."""
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -53,6 +55,7 @@ class Desk:
         tokens: int = -1,
         source: int = -1,
         precision: int = 0,
+        attempt: int = 1,
         tenant: int = 0,
         key: int = NO_KEY,
     ) -> list[tuple[int, ...]]:
@@ -70,7 +73,7 @@ class Desk:
             tokens,
             source,
             precision,
-            1,
+            attempt,
             tenant,
             key,
         )
@@ -182,6 +185,43 @@ def test_a_full_queue_gives_the_newest_of_the_lowest_class_up_for_a_higher_one()
     assert outcomes(run.arrive(1)) == [(3, Outcome.SHED, Reason.DISPLACED)]
     assert outcomes(run.arrive(3)) == [(5, Outcome.REJECTED, Reason.QUEUE_FULL)]
     assert outcomes(run.arrive(0)) == [(2, Outcome.SHED, Reason.DISPLACED)]
+
+
+def one_engine_two_stages(limit: int, **more: Any) -> Pipeline:
+    stages = [Stage(name=name, variant=name, engine="a") for name in ("s", "t")]
+    engines = {"a": Engine(backend="twin", queue=Queue(limit=limit))}
+    return Pipeline(version=1, pipeline="p", engines=engines, stages=stages, **more)
+
+
+def test_what_has_begun_takes_the_place_of_the_newest_that_has_not() -> None:
+    run = Desk(one_engine_two_stages(limit=2))
+    for ms in range(3):
+        run.now_ns = ms * MS
+        run.arrive()
+    done = run.done(0)
+    assert outcomes(done) == [(2, Outcome.SHED, Reason.DISPLACED)]
+    assert run.members(0) == [0]
+
+
+def test_what_has_begun_makes_room_among_lower_classes_first_and_not_among_higher_ones() -> None:
+    run = Desk(one_engine_two_stages(limit=2))
+    for priority in (1, 1, 2):
+        run.arrive(priority)
+    assert outcomes(run.done(0)) == [(2, Outcome.SHED, Reason.DISPLACED)]
+    run = Desk(one_engine_two_stages(limit=2))
+    for priority in (1, 0, 0):
+        run.arrive(priority)
+    assert outcomes(run.done(0)) == [(0, Outcome.SHED, Reason.QUEUE_FULL)]
+
+
+def test_of_what_has_begun_nobody_displaces_an_equal() -> None:
+    stages = [Stage(name=name, variant=name, engine=name) for name in ("s", "t")]
+    engines = {"s": Engine(backend="twin", max_inflight=4), "t": Engine(backend="twin", queue=Queue(limit=1))}
+    run = Desk(Pipeline(version=1, pipeline="p", engines=engines, stages=stages))
+    for _ in range(3):
+        run.arrive()
+    assert [outcomes(run.done(slot)) for slot in range(2)] == [[], []]
+    assert outcomes(run.done(2)) == [(2, Outcome.SHED, Reason.QUEUE_FULL)]
 
 
 def test_a_refusal_carries_a_finite_hint_that_falls_while_the_backlog_drains() -> None:
@@ -355,6 +395,34 @@ def test_what_has_begun_is_not_dropped_for_newcomers_that_would_be_served_after_
     run.done(0)
     run.now_ns += 10 * MS
     assert [(tag, outcome) for tag, outcome, _ in outcomes(run.done(0))] == [(0, Outcome.COMPLETED)]
+
+
+@pytest.mark.parametrize(
+    ("choice", "reason"),
+    [({"prefer": "fastest"}, Reason.FASTEST), ({"failover": Failover(to="c")}, Reason.PREFERRED)],
+)
+def test_what_has_begun_is_sent_nowhere_else_for_newcomers_that_would_be_served_after_it(
+    choice: dict[str, object], reason: Reason
+) -> None:
+    """Of what waits where it is to end, 60 ms came after it: it would be served in 7 ms, and elsewhere after 30."""
+    last = Stage(name="u", variant="v", engines=["a", "c"], **choice)  # type: ignore[arg-type]
+    pipeline = Pipeline(
+        version=1,
+        pipeline="p",
+        engines={"a": Engine(backend="twin", queue=Queue(wait_limit_ms=20)), "b": TWIN, "c": TWIN},
+        stages=[Stage(name="s", variant="v", engine="a"), Stage(name="t", variant="v", engine="b"), last],
+    )
+    run = Desk(pipeline, LatencyTable(entries=[entry("a", 10), entry("b", 13), entry("c", 30)]))
+    run.arrive()
+    run.now_ns += 1 * MS
+    for _ in range(8):
+        run.arrive()
+    run.now_ns += 9 * MS
+    run.done(0)
+    run.now_ns += 10 * MS
+    run.done(0)
+    run.now_ns += 3 * MS
+    assert placements(run.done(1)) == [(0, 0, reason)]
 
 
 def test_a_batch_waits_for_company_until_its_window_closes() -> None:

@@ -1,5 +1,6 @@
 """Expected service times: a straight line in rows per stage, engine and shape, fitted to what was measured."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,11 @@ from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import Pipeline, Stage
 
 _NS_PER_MS = 1_000_000
+_PPM = 1_000_000
+_NORMAL_95 = 1.6449
+
+SLOW_UNKNOWN_PPM = 1_500_000
+"""A batch's 95th percentile by its typical time, where no table says how its times spread."""
 
 
 class ServiceCurve(NamedTuple):
@@ -26,6 +32,31 @@ def typical_ms(times: Milliseconds) -> float:
         return float(np.median(times.samples))
     assert times.mean is not None, "spec.latency.load admits no entry without a centre"
     return times.mean
+
+
+def slow_ppm(stage: Stage, engine: str, latency: LatencyTable | None) -> int:
+    """How much longer than typical one batch in twenty of a stage takes on an engine, as the widest entry has it."""
+    names = {stage.variant_id, stage.canary_id}
+    entries = [] if latency is None else latency.entries
+    ratios = [slow_ratio(entry.latency_ms) for entry in entries if entry.variant in names and entry.engine == engine]
+    return round(max(ratios) * _PPM) if ratios else SLOW_UNKNOWN_PPM
+
+
+def slow_ratio(times: Milliseconds) -> float:
+    """The 95th percentile of a distribution by its `typical_ms`; straight between percentiles that are known."""
+    typical = typical_ms(times)
+    slow = typical
+    if times.p50 is not None:
+        p90 = times.p90 if times.p90 is not None else typical
+        slow = p90 + (times.p99 - p90) * 5 / 9 if times.p99 is not None else p90
+    elif times.samples is not None:
+        slow = float(np.quantile(times.samples, 0.95))
+    elif times.family == "exponential":
+        slow = typical * math.log(20)
+    elif times.family == "lognormal" and times.cv is not None:
+        variance = math.log(1.0 + times.cv**2)
+        slow = typical * math.exp(_NORMAL_95 * math.sqrt(variance) - variance / 2)
+    return max(1.0, slow / typical) if typical > 0 else 1.0
 
 
 def service_curves(pipeline: Pipeline, latency: LatencyTable) -> dict[tuple[int, int, int], ServiceCurve]:

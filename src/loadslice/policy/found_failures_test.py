@@ -1,23 +1,28 @@
 """What reading and random histories found wrong in this core once, each as the claim that was broken."""
 
 import msgspec
+import numpy as np
 import pytest
 
 from loadslice.policy import columns as c
-from loadslice.policy import desk
+from loadslice.policy import desk, events
 from loadslice.policy.breaker_test import fail_until_open, guarded, state_of
 from loadslice.policy.desk_test import MS, TWIN, Desk, dispatches, entry, one_stage, outcomes, placements
-from loadslice.spec.latency import LatencyTable
+from loadslice.policy.tables import fresh, lower
+from loadslice.policy.watch import follow
+from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import (
     Accept,
     Batch,
     Breaker,
+    Canary,
     ClassLimits,
     Engine,
     Pipeline,
     Queue,
     Retry,
+    Rollout,
     Rule,
     Stage,
     When,
@@ -254,3 +259,119 @@ def test_a_retry_budget_is_refilled_however_long_nobody_drew_from_it(quiet_s: in
     run.now_ns = quiet_s * 1_000 * MS
     run.arrive()
     assert placements(run.failed(0)), "it may try again"
+
+
+def test_times_that_are_long_and_slow_do_not_wrap_around() -> None:
+    """Buckets of 1 ms and 12 s; the small one became a thousand times slower, and the large one -6447 s."""
+    times = [
+        Entry(
+            variant="v",
+            engine="a",
+            batch=1,
+            shape=[side],
+            latency_ms=Milliseconds(mean=mean_ms, family="constant"),
+            basis="modelled",
+        )
+        for side, mean_ms in ((8, 1.0), (4096, 12_000.0))
+    ]
+    run = Desk(one_stage({"a": TWIN}, buckets=[[8], [4096]]), LatencyTable(entries=times))
+    for _ in range(80):
+        run.arrive(bucket=0)
+        run.now_ns += 1100 * MS
+        run.done(0)
+    assert run.state.live[0, 1, 0, c.V_ROW_NS] > 10_000_000 * MS
+
+
+def test_a_batch_that_took_hours_is_learned_from_as_it_was() -> None:
+    run = Desk(one_stage({"a": TWIN}), LatencyTable(entries=[entry("a", 3_600_000)]))
+    run.arrive()
+    run.now_ns += 3 * 3_600_000 * MS
+    run.done(0)
+    assert run.state.scale_ppm[0, 0] == 1_000_000 + 2_000_000 // 8
+
+
+@pytest.mark.parametrize(("per_s", "hint_ms"), [(0.0, 60_000), (0.5, 2000), (1.0, 1000), (100.0, 50)])
+def test_who_finds_no_retry_budget_is_told_when_there_will_be_some(*, per_s: float, hint_ms: int) -> None:
+    """The hint was 50 ms whatever the rate, and brought the storm back 20 times a second."""
+    retry = Retry(budget=0.0, per_s=per_s, reserve=1)
+    run = Desk(msgspec.structs.replace(one_stage({"a": TWIN}), retry=retry))
+    run.arrive(attempt=2)
+    assert run.arrive(attempt=2)[0][c.F_C] == hint_ms * MS
+
+
+def test_who_finds_no_place_inside_is_told_when_it_will_have_drained() -> None:
+    plan = msgspec.structs.replace(one_stage({"a": TWIN}), max_requests=2)
+    run = Desk(plan, LatencyTable(entries=[entry("a", 400)]))
+    run.arrive(), run.arrive()
+    run.now_ns = 100 * MS
+    assert run.arrive()[0][c.F_B : c.F_D] == (Reason.TABLE_FULL, 700 * MS)
+
+
+@pytest.mark.parametrize("per_s", [1.0, 100.0, 1000.0])
+def test_a_quiet_day_fills_the_retry_budget_once(per_s: float) -> None:
+    """Time past what the product holds was kept for the next withdrawal, and each one filled the reserve again."""
+    day_ns = 24 * 3600 * 1_000 * MS
+    plan = msgspec.structs.replace(one_stage({"a": TWIN}), retry=Retry(budget=0.1, per_s=per_s, reserve=10))
+    log = np.array(
+        [[events.ARRIVAL, day_ns, tag, 1, c.FOREVER, 1, 0, -1, -1, 0, 2, 0, -1] for tag in range(40)], np.int64
+    )
+    tables = lower(plan)
+    state = fresh(tables, plan.max_requests)
+    assert follow(log, plan, tables, state, look_every=10) == ""
+    assert state.counters[c.C_RETRIES] == 10
+
+
+def test_when_a_failed_version_takes_its_requests_back_who_waited_behind_them_starts() -> None:
+    """The engine of a request that was turned back, and ended by it, was looked at again at the next timer only."""
+    stage = Stage(
+        name="s", variant="v", engine="a", canary=Canary(variant="w"), batch={"a": Batch(size=4, window_ms=900)}
+    )
+    plan = Pipeline(
+        version=1,
+        pipeline="p",
+        engines={"a": TWIN},
+        stages=[stage],
+        classes={"sheddable": ClassLimits(offline=True)},
+        rollout=Rollout(steps=[0.5], at=1),
+    )
+    old, new = entry("a", 600), entry("a", 1)
+    run = Desk(plan, LatencyTable(entries=[old, msgspec.structs.replace(new, variant="w")]))
+    run.arrive()
+    run.timer(900 * MS)
+    assert run.members(0) == [0]
+    run.now_ns += 600 * MS
+    run.done(0)
+    run.arrive(key=5, deadline_ns=run.now_ns + 300 * MS)  # a canary's, by its key
+    assert run.state.requests[run.rows[1], c.R_VERSION] == c.CANARY
+    for _ in range(4):
+        run.arrive(3, key=77)
+    desk.on_rollout(run.now_ns, run.tables, run.state, c.FAIL)
+    assert outcomes(run.effects()) == [(1, Outcome.SHED, Reason.HOPELESS)]
+    assert dispatches(run.effects()) == [0]
+
+
+def test_lanes_that_fill_no_batch_are_each_waited_for_in_full() -> None:
+    """Nine shapes on batches of 32, 101 ms for one row: nine that wait took 36 ms by what was expected, and 0.9 s."""
+    lanes = [Engine(backend="twin", queue=Queue(limit=64)) for _ in range(2)]
+    plan = one_stage(
+        {"a": lanes[0], "b": lanes[1]},
+        buckets=[[8 * (number + 1)] for number in range(9)],
+        batch={"a": Batch(size=32)},
+        prefer="fastest",
+    )
+    times = [entry("a", 101, 1), entry("a", 132, 32), entry("b", 150)]
+    run = Desk(plan, LatencyTable(entries=times))
+    engines = [placements(run.arrive(bucket=number % 9))[0][1] for number in range(10)]
+    # a is expected to end at 101, then b at 150, then a again at 202, and so on by turns.
+    assert engines == [0, 1, 0, 1, 0, 0, 1, 0, 1, 0]
+
+
+def test_who_shares_a_batch_with_those_that_wait_does_not_wait_for_its_base() -> None:
+    plan = one_stage({"a": Engine(backend="twin")}, buckets=[[8], [16]], batch={"a": Batch(size=32)})
+    times = LatencyTable(entries=[entry("a", 101, 1), entry("a", 132, 32)])
+    run = Desk(plan, times)
+    run.arrive(bucket=0)
+    run.arrive(bucket=0)
+    # 101 ms of the batch that runs; a batch of the two lanes each, or one of two rows of the same.
+    assert outcomes(run.arrive(bucket=0, deadline_ns=210 * MS)) == []
+    assert outcomes(run.arrive(bucket=1, deadline_ns=290 * MS))[0][2] is Reason.HOPELESS

@@ -199,7 +199,7 @@ class Run:
         self.tables = lower(self.pipeline, self.latency, SOURCES)
         self.state = fresh(self.tables, self.pipeline.max_requests)
         self.buckets = [len(stage.buckets) + 1 for stage in self.pipeline.stages]
-        self.watch = Watch(self.pipeline)
+        self.watch = Watch(self.pipeline, self.tables)
         self.now_ns = 0
         self.submitted = 0
         self.ended: list[int] = []
@@ -246,7 +246,7 @@ class Run:
             running = batches[batches[:, c.B_BUSY] == 1]
             left_ns = np.maximum(running[:, c.B_STARTED_NS] + running[:, c.B_EXPECTED_NS] - self.now_ns, 0).sum()
             idle = len(running) < len(batches) and counts[c.N_QUEUED] == 0
-            hints.append(0 if idle else int((counts[c.N_BACKLOG_NS + c.CLASSES - 1] + left_ns) // len(batches)))
+            hints.append(0 if idle else int((self.state.backlog_ns[-1, engine] + left_ns) // len(batches)))
         return hints
 
     def _check_hints(self, before: State, hints_ns: list[int], effects: list[Effect]) -> None:

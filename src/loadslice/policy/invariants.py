@@ -2,7 +2,8 @@
 
 The promises of the core, and where each is held. *state*: `check`, *step*: `check_step`, *idle*: `check_idle`, all
 here; *watch*: `watch.Watch`, which also runs over live and simulated journals; *twin*: `naive_test`; *run*: `Run` in
-`histories_test`, after every event of random histories.
+`histories_test`, after every event of random histories. `watch_test` breaks 6, 13 and 24 on purpose, and sees that the
+watch notices.
 
     Accounting
      1 submitted = waiting + running + outcomes                             state, watch against state
@@ -11,7 +12,7 @@ here; *watch*: `watch.Watch`, which also runs over live and simulated journals; 
      4 a refused event leaves the state bit-identical                       run
      5 arrive <= enqueue <= dispatch <= finish, the clock goes forward      watch, state, step
     Order
-     6 no priority inversion on an engine but for a floor                   watch
+     6 no priority inversion on an engine but for a floor, f * n at most    watch
      7 first in, first out inside a class and a lane, whatever leaves it    watch, state
      8 the newest of the lowest class lower than the newcomer is displaced  watch
      9 of n dispatches while it waits a floor f gets f * n - m at least,
@@ -20,7 +21,7 @@ here; *watch*: `watch.Watch`, which also runs over live and simulated journals; 
     Bounds
     11 queue length within its limit, requests within max_requests          watch (every instant), state
     12 in flight within the quota                                           watch (every instant), state
-    13 abs(sent - share * overflows) < 1; only overflow, only to the backup state, watch, twin
+    13 abs(sent - share * overflows) < 1; only overflow, only to the backup state, twin, watch (by queue lengths)
     14 a hint is finite, not negative, and does not grow while it drains    watch, run
     15 further attempts in any window within the budget                     watch
     16 attempts within their cap, none past the deadline                    watch, state
@@ -33,7 +34,8 @@ here; *watch*: `watch.Watch`, which also runs over live and simulated journals; 
     22 the last engine that is well is never ejected                        step
     Deadlines, batches, crashes
     23 a stage's time ends no later than the deadline; a cancel ends one    state, watch
-    24 nothing hopeless is dispatched but a trial                           run
+    24 nothing hopeless is dispatched but a trial; what could not take so
+       long by the table and by any batch so far is not hopeless            run, watch
     25 rows within the batch size, one lane, nobody past a deadline         watch, state
     26 no free slot beside work that could start                            watch, state
     27 a lost engine loses nobody and holds nothing                         watch
@@ -93,9 +95,10 @@ def _check_queues(tables: Tables, state: State, engine: int) -> set[int]:
     seen: set[int] = set()
     backlog_ns = np.zeros(c.CLASSES, np.int64)
     rows = np.zeros(state.lane_rows.shape[1], np.int64)
+    waiting = np.zeros(c.CLASSES, np.int64)
     for priority, lane, tenant in np.ndindex(*state.lanes.shape[1:4]):
-        head, tail, count = (int(value) for value in state.lanes[engine, priority, lane, tenant])
-        previous, sequence, length, request = -1, -1, 0, head
+        head, tail = (int(value) for value in state.lanes[engine, priority, lane, tenant])
+        previous, sequence, request = -1, -1, head
         while request >= 0:
             row = state.requests[request]
             place = (c.QUEUED, engine, priority, tenant, previous)
@@ -106,13 +109,13 @@ def _check_queues(tables: Tables, state: State, engine: int) -> set[int]:
             seen.add(request)
             backlog_ns[priority:] += row[c.R_WORK_NS]
             rows[lane] += row[c.R_ITEMS]
-            previous, sequence, length, request = request, int(row[c.R_SEQUENCE]), length + 1, int(row[c.R_NEXT])
-        assert (length, previous) == (count, tail), "accounting: lane count and tail"
-    waiting = state.lanes[engine, ..., c.L_COUNT].sum(axis=(1, 2))
-    assert (waiting == state.engines[engine, c.N_WAITING : c.N_BACKLOG_NS]).all(), "accounting: waiting by class"
+            waiting[priority] += 1
+            previous, sequence, request = request, int(row[c.R_SEQUENCE]), int(row[c.R_NEXT])
+        assert previous == tail, "accounting: a lane's tail is its last"
     counts = state.engines[engine]
+    assert (waiting == counts[c.N_WAITING :]).all(), "accounting: waiting by class"
     assert len(seen) == counts[c.N_QUEUED], "accounting: queue length"
-    assert (backlog_ns == counts[c.N_BACKLOG_NS :]).all(), "accounting: backlog by class"
+    assert (backlog_ns == state.backlog_ns[:, engine]).all(), "accounting: backlog by class"
     assert (rows == state.lane_rows[engine]).all(), "accounting: lane rows"
     limit = int(tables.engines[engine, c.E_QUEUE_LIMIT])
     # With a limit of 0 one request passes through the queue on its way to a free slot within the same event.
@@ -163,8 +166,8 @@ def _check_breakers(tables: Tables, state: State, inside: set[int]) -> None:
             if breaker[c.X_STATE] == c.OPEN:
                 assert breaker[c.X_UNTIL_NS] < c.FOREVER, "breaker: from open there is a way back"
                 first = tables.stages[stage, c.S_FIRST_LANE]
-                waiting = state.lanes[engine, :, first : first + tables.stages[stage, c.S_LANES], :, c.L_COUNT]
-                assert not waiting.any(), "breaker: nothing waits for an engine that is left alone"
+                heads = state.lanes[engine, :, first : first + tables.stages[stage, c.S_LANES], :, c.L_HEAD]
+                assert (heads == -1).all(), "breaker: nothing waits for an engine that is left alone"
 
 
 def _check_times(tables: Tables, state: State, inside: set[int]) -> None:
@@ -231,5 +234,6 @@ def check_idle(state: State) -> None:
     assert (state.engines[:, c.N_WAITING :] == 0).all(), "permits return when idle"
     assert (state.batches[:, c.B_BUSY] == 0).all()
     assert (state.lane_rows == 0).all()
+    assert (state.backlog_ns == 0).all()
     assert (state.breakers[..., c.X_PROBES] == 0).all(), "permits return when idle"
-    assert (state.lanes[..., c.L_COUNT] == 0).all()
+    assert (state.lanes == -1).all()

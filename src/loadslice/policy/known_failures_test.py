@@ -222,7 +222,7 @@ def test_everybody_leaving_at_once_gives_everything_back() -> None:
     for tag in range(40):
         leave(run, tag)
     assert run.state.counters[c.C_IN_SYSTEM] == run.state.engines[0, c.N_QUEUED] == 0
-    assert not run.state.engines[0, c.N_BACKLOG_NS :].any()
+    assert not run.state.backlog_ns.any()
     for slot in busy(run):
         assert run.done(slot) == []
     invariants.check_idle(run.state)

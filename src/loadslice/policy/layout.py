@@ -81,12 +81,14 @@ class State(NamedTuple):
     """[S, E] mean time of a batch as seen; 0: none was"""
     scale_ppm: Int64s
     """[S, E] time of a batch as seen, in parts of what the table says"""
+    best: Annotated[Int64s, c.BEST_COLUMNS]
+    """[S, E, BEST_COLUMNS] the quickest that it was so far: what a slow spell may have hidden"""
     live: Annotated[Int64s, c.LIVE_COLUMNS]
     """[S, B, E, LIVE_COLUMNS] the table at the speed seen now; BLOCKED_NS where the engine does not take the lane"""
     ends_ns: Int64s
     """[E] when the running batch of an engine with one slot is expected to end; 0: idle, or several slots"""
     backlog_ns: Int64s
-    """[CLASSES, E] work that waits in a class and those above it, of an engine with one slot; 0: several slots"""
+    """[CLASSES, E] work that waits in a class and those above it: what a newcomer of the class does not overtake"""
     quick_ns: Int64s
     """[S, B, E] live service of one row and the admission together: what `preference.fastest` reads of every engine"""
     admission: Int64s

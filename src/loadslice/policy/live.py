@@ -14,6 +14,12 @@ MEMORY_SHIFT = 3
 
 SCALE_MIN_PPM, SCALE_MAX_PPM = 10_000, 1_000_000_000
 
+EXPECTED_NS_MAX = 86_400_000_000_000
+"""A day: what is expected to take longer is as hopeless, and 100,000 of them together still fit 64 bits."""
+
+SHORT_NS = 1 << 32
+"""A time below it, times the largest scale, fits 64 bits."""
+
 
 @kernel
 def padded(tables: Tables, stage: int, engine: int, rows: int) -> int:
@@ -36,6 +42,23 @@ def service_ns(tables: Tables, state: State, stage: int, engine: int, lane: int,
     """Expected service time of a batch of ``rows`` on an engine that takes the lane of the stage."""
     speed = state.live[stage, lane, engine]
     return int(speed[c.V_BASE_NS] + padded(tables, stage, engine, rows) * speed[c.V_ROW_NS])
+
+
+@kernel
+def slow_ns(typical_ns: int, slow_ppm: int) -> int:
+    """How long one batch in twenty takes, or longer; parts of a thousand, so that no time overflows."""
+    return int(typical_ns // 1000 * (slow_ppm // 1000))
+
+
+@rare
+def best_service_ns(tables: Tables, state: State, stage: int, engine: int, lane: int, rows: int) -> int:
+    """The same, were the engine as quick as it ever was; where the table says nothing, its quickest batch so far."""
+    base_ns = tables.base_ns[stage, engine, lane]
+    row_ns = tables.row_ns[stage, engine, lane]
+    if base_ns + row_ns == 0:
+        return int(min(state.best[stage, engine, c.Z_TOOK_NS], EXPECTED_NS_MAX))
+    scale = state.best[stage, engine, c.Z_SCALE_PPM]
+    return int(scaled(base_ns, scale) + padded(tables, stage, engine, rows) * scaled(row_ns, scale))
 
 
 @kernel
@@ -67,7 +90,7 @@ def wait_for_many_ns(now_ns: int, tables: Tables, state: State, engine: int, pri
     first = tables.engines[engine, c.E_FIRST_SLOT]
     if counts[c.N_INFLIGHT] < width and counts[c.N_QUEUED] == 0:
         return 0
-    left_ns = counts[c.N_BACKLOG_NS + priority] * 1
+    left_ns = state.backlog_ns[priority, engine] * 1
     for slot in range(first, first + width):
         if state.batches[slot, c.B_BUSY] == 1:
             left_ns += max(0, state.batches[slot, c.B_STARTED_NS] + state.batches[slot, c.B_EXPECTED_NS] - now_ns)
@@ -89,16 +112,41 @@ def learn(now_ns: int, tables: Tables, state: State, slot: int) -> None:
     lane = batch[c.B_BUCKET]
     took_ns = now_ns - batch[c.B_STARTED_NS]
     learned = state.learned_ns[stage, engine]
+    best = state.best[stage, engine]
+    if learned > 0:  # the first batch of all may be long for reasons that do not come again
+        best[c.Z_TOOK_NS] = took_ns if best[c.Z_TOOK_NS] == 0 else min(best[c.Z_TOOK_NS], took_ns)
     afresh = learned == 0 or batch[c.B_TRIAL] == 1
     state.learned_ns[stage, engine] = took_ns if afresh else learned + ((took_ns - learned) >> MEMORY_SHIFT)
     expected = tables.base_ns[stage, engine, lane] + batch[c.B_PADDED] * tables.row_ns[stage, engine, lane]
     if expected > 0:
-        seen = min(max(took_ns * c.PPM // expected, SCALE_MIN_PPM), SCALE_MAX_PPM)
+        seen = min(max(ratio_ppm(took_ns, expected), SCALE_MIN_PPM), SCALE_MAX_PPM)
         scale = state.scale_ppm[stage, engine]
         state.scale_ppm[stage, engine] = seen if batch[c.B_TRIAL] == 1 else scale + ((seen - scale) >> MEMORY_SHIFT)
+        best[c.Z_SCALE_PPM] = min(best[c.Z_SCALE_PPM], state.scale_ppm[stage, engine])
     for other in range(tables.stages[stage, c.S_LANES]):
         if tables.eligible[stage, engine, other] == 1:
             estimate(tables, state, stage, engine, other)
+
+
+@kernel
+def ratio_ppm(took_ns: int, expected_ns: int) -> int:
+    """``took_ns * PPM // expected_ns``, whatever their size."""
+    if took_ns < SHORT_NS:
+        return int(took_ns * c.PPM // expected_ns)
+    # As on paper, in digits of a thousand.
+    whole = took_ns // expected_ns
+    tenths = (took_ns - whole * expected_ns) * 1000
+    thousandths = (tenths - tenths // expected_ns * expected_ns) * 1000
+    return int(min(whole, SCALE_MAX_PPM) * c.PPM + tenths // expected_ns * 1000 + thousandths // expected_ns)
+
+
+@kernel
+def scaled(time_ns: int, scale_ppm: int) -> int:
+    """``time_ns * scale_ppm // PPM``, whatever its size, and at most a day."""
+    if time_ns < SHORT_NS:
+        return int(min(time_ns * scale_ppm // c.PPM, EXPECTED_NS_MAX))
+    whole = time_ns // c.PPM
+    return int(min(whole * scale_ppm + (time_ns - whole * c.PPM) * scale_ppm // c.PPM, EXPECTED_NS_MAX))
 
 
 @kernel
@@ -108,11 +156,11 @@ def estimate(tables: Tables, state: State, stage: int, engine: int, lane: int) -
     base_ns = tables.base_ns[stage, engine, lane]
     row_ns = tables.row_ns[stage, engine, lane]
     if base_ns + row_ns == 0:
-        speed[c.V_BASE_NS] = state.learned_ns[stage, engine]
+        speed[c.V_BASE_NS] = min(state.learned_ns[stage, engine], EXPECTED_NS_MAX)
     else:
         scale = state.scale_ppm[stage, engine]
-        speed[c.V_BASE_NS] = base_ns * scale // c.PPM
-        speed[c.V_ROW_NS] = row_ns * scale // c.PPM
+        speed[c.V_BASE_NS] = scaled(base_ns, scale)
+        speed[c.V_ROW_NS] = scaled(row_ns, scale)
     # Divided here, once a batch, and not at each arrival.
     speed[c.V_PART_NS] = speed[c.V_ROW_NS] + speed[c.V_BASE_NS] // tables.pairs[stage, engine, c.P_BATCH_SIZE]
     set_quick(state, stage, engine, lane)

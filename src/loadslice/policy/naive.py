@@ -12,10 +12,12 @@ Order inside one event, where the page leaves it open:
 
 from collections.abc import Iterator, Sequence
 
-from loadslice.policy.estimate import ServiceCurve, service_curves
+import msgspec
+
+from loadslice.policy.estimate import ServiceCurve, service_curves, slow_ppm
 from loadslice.policy.naive_breaker import FOREVER, MS, PPM, NaiveBreaker
 from loadslice.policy.naive_engine import HINT_FLOOR_NS, AtStage, Flows, Lane, NaiveEngine, Request, Running, Slot
-from loadslice.policy.naive_fit import accepts, can_stand_in, holds, takes_bucket
+from loadslice.policy.naive_fit import accepts, can_stand_in, holds, reach, takes_bucket
 from loadslice.policy.naive_versions import NaiveVersions
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome, Reason
@@ -86,7 +88,8 @@ class Naive:
             refusal = Reason.RETRY_BUDGET
         if refusal is not Reason.NONE:
             self.outcomes[Outcome.REJECTED] += 1
-            self.effects.append((OUTCOME, tag, Outcome.REJECTED, refusal, HINT_FLOOR_NS, 0))
+            hint_ns = self._door_hint_ns(now_ns, refusal)
+            self.effects.append((OUTCOME, tag, Outcome.REJECTED, refusal, hint_ns, 0))
             return REFUSED
         row = self.free_rows.pop()
         request = Request(tag, row, priority, deadline_ns, items, bucket, tokens, source, precision, now_ns, tenant)
@@ -157,7 +160,13 @@ class Naive:
             self._expire_running(now_ns, e)
             for s in range(len(self.stages)):
                 breaker = self.breakers[s][e]
-                if breaker.on_time(now_ns):
+                probes = [
+                    batch
+                    for batch in self.engines[e].batches()
+                    if batch.lane[0] == s and batch.started_ns >= breaker.changed_ns
+                ]
+                probes_end_ns = max((batch.started_ns + 2 * batch.expected_ns for batch in probes), default=0)
+                if breaker.on_time(now_ns, probes_end_ns):
                     self._touch(e)
                 if breaker.state == "open":
                     self._move_all(now_ns, s, e)
@@ -210,9 +219,10 @@ class Naive:
 
     def _turn_back(self, now_ns: int) -> None:
         """Everybody who waits at the first stage for the new version gets the old one."""
-        for engine in self.engines:
+        for e, engine in enumerate(self.engines):
             for request in sorted(engine.queue, key=_sweep_order):
                 if request.stage == 0 and request.version == 1 and request in engine.queue:
+                    self._touch(e)
                     self._leave_queue(request)
                     self._give_permit_back(request)
                     request.version = 0
@@ -272,7 +282,7 @@ class Naive:
 
     def _completion_ns(self, now_ns: int, request: Request, e: int) -> int:
         engine = self.engines[e]
-        return engine.wait_ns(now_ns, request.priority) + self._service_ns(request, e) + engine.load_ns(request.stage)
+        return engine.expected_wait_ns(now_ns, request) + self._service_ns(request, e) + engine.load_ns(request.stage)
 
     def _price(self, request: Request, e: int) -> int:
         """Of one row in a full batch: nJ, or 1e-12 of the currency."""
@@ -286,20 +296,69 @@ class Naive:
     def _service_ns(self, request: Request, e: int) -> int:
         return self.engines[e].service_ns(request.lane, request.items)
 
-    def _ahead_ns(self, now_ns: int, request: Request) -> int:
+    def _ahead_ns(self, now_ns: int, request: Request, *, waits: bool = True, at_best: bool = False) -> int:
+        """What later stages take, each on the engine where the request would be placed now."""
         service, longest_wait = 0, 0
         for later in range(request.stage + 1, len(self.stages)):
-            up = [self.engines[e] for e in self.order[later] if self.engines[e].up]
-            if up:
-                service += min(engine.learned_ns.get(later, 0) for engine in up)
-                longest_wait = max(longest_wait, min(engine.expected_wait_ns(now_ns, request) for engine in up))
+            found = []
+            for e in self._might_go(request, later):
+                wait_ns = self.engines[e].expected_wait_ns(now_ns, request) if waits else 0
+                takes_ns = self._quickest_ns(later, e, at_best=at_best)
+                if takes_ns is not None:
+                    found.append((wait_ns + takes_ns, wait_ns))
+            if found:
+                ends_ns, wait_ns = min(found, key=lambda pair: pair[0])
+                service += ends_ns - wait_ns
+                longest_wait = max(longest_wait, wait_ns)
         return service + longest_wait
+
+    def _might_go(self, request: Request, later: int) -> list[int]:
+        """Engines that a later stage might choose for a request whose rows and shape there are not known."""
+        stage = self.stages[later]
+        able = [
+            e
+            for e in self.order[later]
+            if self.engines[e].up
+            and self.breakers[later][e].admits()
+            and reach(stage, self.engines[e])[0] >= request.precision
+        ]
+        if stage.prefer == "static":
+            return able[:1]
+        if stage.prefer != "rules":
+            return able
+        named = set()
+        for rule in stage.rules:
+            when = msgspec.structs.replace(rule.when, items=None, bucket=None)
+            if not holds(msgspec.structs.replace(rule, when=when), request, self.sources):
+                continue
+            named.add(rule.to)
+            to = self._engine_index(rule.to)
+            if when == rule.when and self.engines[to].up and self.breakers[later][to].admits():
+                return [e for e in able if self.engines[e].name in named]
+        return [e for e in able if self.engines[e].name in named or e == able[0]]
+
+    def _engine_index(self, name: str) -> int:
+        return next(e for e, engine in enumerate(self.engines) if engine.name == name)
+
+    def _quickest_ns(self, s: int, e: int, *, at_best: bool) -> int | None:
+        """What a stage takes on an engine for nobody in particular; None: it takes no lane there."""
+        engine, stage = self.engines[e], self.stages[s]
+        if not at_best and engine.learned_ns.get(s):
+            return engine.learned_ns[s]
+        buckets = len(stage.buckets) + 1
+        lanes = range(buckets * (1 if stage.canary is None else 2))
+        takes = [
+            engine.service_ns((s, lane), 1, at_best=at_best)
+            for lane in lanes
+            if takes_bucket(stage, engine, lane % buckets)
+        ]
+        return min(takes, default=None)
 
     # 3 to 5: overflow, hopelessness, room
 
     def _has_spare(self, now_ns: int, request: Request, e: int) -> bool:
         engine = self.engines[e]
-        return self._available(request, e) and engine.has_room() and not engine.is_overflow(now_ns, request.priority)
+        return self._available(request, e) and engine.has_room() and not engine.is_overflow(now_ns, request)
 
     def _may_fail_over(self, request: Request) -> bool:
         failover = self.stages[request.stage].failover
@@ -315,6 +374,10 @@ class Naive:
             return False
         if not self._has_spare(now_ns, request, self.backup_of[s]):
             return False
+        if self._is_late(now_ns, request, self.backup_of[s]):
+            is_lost = self._is_late(now_ns, request, e)
+            if not is_lost or not self._may_be_tried(now_ns, request, self.backup_of[s], waits=True):
+                return False
         self.overflows[s] += 1
         self.credit_ppm[s] += round(failover.share * PPM)
         if self.credit_ppm[s] < PPM:
@@ -323,20 +386,39 @@ class Naive:
         self.sent[s] += 1
         return True
 
-    def _dropped(self, now_ns: int, request: Request, e: int, wait_ns: int, ahead_ns: int) -> bool:
+    def _needed_ns(self, request: Request, e: int, *, at_best: bool = False) -> int:
+        engine = self.engines[e]
+        return engine.service_ns(request.lane, request.items, at_best=at_best) + engine.load_ns(request.stage)
+
+    def _is_late(self, now_ns: int, request: Request, e: int, *, waits: bool = True) -> bool:
+        """Whether it would miss its deadline on an engine, placed there now; or without waits, started there now."""
         if request.deadline_ns == FOREVER:
+            return False
+        wait_ns = self.engines[e].expected_wait_ns(now_ns, request) if waits else 0
+        ends_ns = now_ns + wait_ns + self._needed_ns(request, e) + self._ahead_ns(now_ns, request, waits=waits)
+        return ends_ns > request.deadline_ns or request.deadline_ns <= now_ns
+
+    def _may_be_tried(self, now_ns: int, request: Request, e: int, *, waits: bool) -> bool:
+        """Whether it may show what an idle engine is worth: late, unless all were as quick as they have been."""
+        engine = self.engines[e]
+        spell_ns = min(self._needed_ns(request, e) + self._ahead_ns(now_ns, request, waits=False), TRIAL_NS)
+        idle_ns = now_ns - engine.done_ns
+        if not engine.is_idle() or idle_ns < spell_ns:
+            return False
+        ahead_ns = self._ahead_ns(now_ns, request, waits=waits, at_best=True)
+        in_time = now_ns + self._needed_ns(request, e, at_best=True) + ahead_ns <= request.deadline_ns
+        return in_time or idle_ns >= 10 * spell_ns
+
+    def _dropped(self, now_ns: int, request: Request, e: int, *, waits: bool) -> bool:
+        if not self._is_late(now_ns, request, e, waits=waits):
             return False
         if request.deadline_ns <= now_ns:
             self._finish(request, Outcome.EXPIRED, Reason.DEADLINE)
             return True
-        engine = self.engines[e]
-        needed_ns = self._service_ns(request, e) + engine.load_ns(request.stage)
-        if now_ns + wait_ns + needed_ns + ahead_ns <= request.deadline_ns:
-            return False
-        if engine.is_idle() and now_ns - engine.done_ns >= min(needed_ns, TRIAL_NS):
+        if self._may_be_tried(now_ns, request, e, waits=waits):
             request.trial = True
             return False
-        self._refuse(request, Outcome.SHED, Reason.HOPELESS, engine.hint_ns(now_ns))
+        self._refuse(request, Outcome.SHED, Reason.HOPELESS, self.engines[e].hint_ns(now_ns))
         return True
 
     def _place(self, now_ns: int, request: Request, *, admitted: bool) -> None:
@@ -346,11 +428,10 @@ class Naive:
             able = any(accepts(stage, self.engines[e], request) for e in self.order[request.stage])
             self._refuse(request, Outcome.FAILED, Reason.ENGINE_DOWN if able else Reason.INELIGIBLE)
             return
-        if self.engines[e].is_overflow(now_ns, request.priority) and self._takes_overflow(now_ns, request, e):
+        if self.engines[e].is_overflow(now_ns, request) and self._takes_overflow(now_ns, request, e):
             e, reason = self.backup_of[request.stage], Reason.FAILOVER
         engine = self.engines[e]
-        ahead_ns = self._ahead_ns(now_ns, request)
-        if self._dropped(now_ns, request, e, engine.expected_wait_ns(now_ns, request), ahead_ns):
+        if self._dropped(now_ns, request, e, waits=True):
             return
         if not engine.has_room():
             hint_ns = engine.hint_ns(now_ns)
@@ -364,6 +445,9 @@ class Naive:
 
     def _settle(self, now_ns: int, request: Request, e: int, reason: Reason) -> None:
         request.work_ns = self.engines[e].work_ns(request.lane, request.items)
+        request.latest_ns = request.deadline_ns
+        if request.deadline_ns < FOREVER:
+            request.latest_ns -= self._ahead_ns(now_ns, request, waits=False)
         request.call = self.breakers[request.stage][e].enter(now_ns)
         request.engine = e
         request.enqueued_ns = now_ns
@@ -404,7 +488,7 @@ class Naive:
             if members and engine.costs_a_deadline(now_ns, lane, members, request):
                 break
             self._leave_queue(request)
-            if not self._dropped(now_ns, request, e, 0, 0):
+            if not self._dropped(now_ns, request, e, waits=False):
                 engine.charge(request)
                 members.append(request)
             elif not members and not engine.waits(lane, turn):
@@ -486,7 +570,9 @@ class Naive:
         for batch in self.engines[e].batches():
             for request in list(batch.members):
                 if request is not None and request.expiry_ns <= now_ns:
-                    self._record(now_ns, request, failed=True)
+                    is_slow = now_ns - batch.started_ns > 2 * batch.expected_ns
+                    if request.deadline_ns > now_ns or is_slow:
+                        self._record(now_ns, request, failed=True)
                     self._expire(now_ns, request)
 
     def _expire(self, now_ns: int, request: Request) -> None:
@@ -516,7 +602,13 @@ class Naive:
         elif same_engine:
             choices += [e for e in self.order[request.stage] if e != failed]
         choices += [failed] if same_engine else []
-        return next((e for e in choices if self._has_spare(now_ns, request, e)), -1)
+        return next((e for e in choices if self._would_serve(now_ns, request, e)), -1)
+
+    def _would_serve(self, now_ns: int, request: Request, e: int) -> bool:
+        """Whether an engine takes what has failed elsewhere, in time or as a trial."""
+        if not self._has_spare(now_ns, request, e):
+            return False
+        return not self._is_late(now_ns, request, e) or self._may_be_tried(now_ns, request, e, waits=True)
 
     def _withdraw(self, now_ns: int) -> bool:
         retry = self.pipeline.retry
@@ -528,6 +620,15 @@ class Naive:
             return False
         self.budget_ppm -= PPM
         return True
+
+    def _door_hint_ns(self, now_ns: int, refusal: Reason) -> int:
+        """When the budget has an attempt again by time alone, at most a minute; or when what is inside has drained."""
+        if refusal is not Reason.RETRY_BUDGET:
+            return max(engine.hint_ns(now_ns) for engine in self.engines)
+        retry, minute_ns = self.pipeline.retry, 60_000 * MS
+        per_s_ppm = round(retry.per_s * PPM) if retry.reserve else 0
+        refill_ns = (PPM - self.budget_ppm) * 1000 * MS // per_s_ppm if per_s_ppm else minute_ns
+        return max(HINT_FLOOR_NS, min(refill_ns, minute_ns))
 
     def _move_all(self, now_ns: int, s: int, e: int) -> None:
         """Place anew what waits at a stage for an engine that no longer serves it."""
@@ -594,7 +695,7 @@ def _engines(pipeline: Pipeline, latency: LatencyTable | None) -> list[NaiveEngi
             name,
             settings,
             slots=[Slot(first_slot + number) for number in range(settings.max_inflight)],
-            stages=[_at_stage(stage, name) for stage in pipeline.stages],
+            stages=[_at_stage(stage, name, latency) for stage in pipeline.stages],
             curves={(s, lane): curve for (s, of, lane), curve in curves.items() if of == e},
             floors_ppm=[0 if limit is None else round(limit.floor * PPM) for limit in limits],
             offline={priority for priority, limit in enumerate(limits) if limit is not None and limit.offline},
@@ -607,9 +708,11 @@ def _engines(pipeline: Pipeline, latency: LatencyTable | None) -> list[NaiveEngi
     return engines
 
 
-def _at_stage(stage: Stage, name: str) -> AtStage:
+def _at_stage(stage: Stage, name: str, latency: LatencyTable | None) -> AtStage:
     batch = stage.batch.get(name, Batch()) if name in stage.engine_names else Batch()
-    return AtStage(batch, round((stage.memory_mb or 0.0) * 1e6), round((stage.load_ms or 0.0) * MS))
+    return AtStage(
+        batch, slow_ppm(stage, name, latency), round((stage.memory_mb or 0.0) * 1e6), round((stage.load_ms or 0.0) * MS)
+    )
 
 
 def _tenant_shares(pipeline: Pipeline) -> list[int]:

@@ -78,12 +78,15 @@ class NaiveBreaker:
             self.times_opened = 0
         return self._open(now_ns)
 
-    def on_time(self, now_ns: int) -> bool:
-        """Time has passed; whether the state changed."""
+    def on_time(self, now_ns: int, probes_end_ns: int) -> bool:
+        """Time has passed; whether the state changed. A probe that runs is waited for until it should have ended."""
         if self.until_ns > now_ns:
             return False
         if self.state == "open":
             return self._change(now_ns, "half-open", FOREVER)
+        if not self.probes_ended and self.probes_out > 0 and probes_end_ns > now_ns:
+            self.until_ns = probes_end_ns
+            return False
         return self._decide(now_ns)
 
     def _decide(self, now_ns: int) -> bool:

@@ -8,6 +8,7 @@ from loadslice.policy.naive_breaker import FOREVER, MS, PPM
 from loadslice.spec.pipeline import CLASSES, Batch, Engine
 
 HINT_FLOOR_NS = 50 * MS
+DAY_NS = 86_400_000 * MS
 
 Lane = tuple[int, int]
 """(stage, bucket; those of the new version follow those of the old)"""
@@ -33,6 +34,8 @@ class Request:
     lane: Lane = (0, 0)
     engine: int = -1
     expiry_ns: int = FOREVER
+    latest_ns: int = FOREVER
+    """When its batch must have ended, so that the stages after it still meet its deadline; as of its placement."""
     enqueued_ns: int = 0
     work_ns: int = 0
     sequence: int = 0
@@ -88,6 +91,8 @@ class AtStage:
     """What one engine is set to at one stage."""
 
     batch: Batch
+    slow_ppm: int
+    """One batch in twenty takes so much longer than it typically does."""
     memory_bytes: int
     load_ns: int
 
@@ -115,7 +120,9 @@ class NaiveEngine:
     """In order of enqueueing."""
     scale_ppm: dict[int, int] = field(default_factory=dict)
     learned_ns: dict[int, int] = field(default_factory=dict)
-    """Both by stage."""
+    best_scale_ppm: dict[int, int] = field(default_factory=dict)
+    best_took_ns: dict[int, int] = field(default_factory=dict)
+    """All by stage; the last but for the first batch."""
     resident: dict[int, int] = field(default_factory=dict)
     """When the model of a stage was last used; only those that are loaded."""
     done_ns: int = -(10**12)
@@ -138,12 +145,13 @@ class NaiveEngine:
         waiting = len(self.queue)
         return waiting < self.settings.queue.limit or (waiting == 0 and self.free_slot() is not None)
 
-    def is_overflow(self, now_ns: int, priority: int) -> bool:
-        """Whether an arrival finds it past its marks."""
+    def is_overflow(self, now_ns: int, request: Request) -> bool:
+        """Whether a request finds it past its marks."""
         queue = self.settings.queue
         if queue.overflow_at is not None and len(self.queue) >= queue.overflow_at:
             return True
-        return queue.wait_limit_ms is not None and self.wait_ns(now_ns, priority) > round(queue.wait_limit_ms * MS)
+        limit_ns = FOREVER if queue.wait_limit_ms is None else round(queue.wait_limit_ms * MS)
+        return self.expected_wait_ns(now_ns, request) > limit_ns
 
     def join(self, request: Request) -> None:
         """Put a request at the end of the queue."""
@@ -164,12 +172,18 @@ class NaiveEngine:
         return request.stage if flows in self.stage_flows else request.tenant
 
     def victim(self, newcomer: Request) -> Request | None:
-        """Who makes room for a newcomer: the newest of the lowest class below it, or of a greedier tenant."""
+        """Who makes room: the newest of the lowest class below, of a greedier tenant, or of those that did least."""
         lower = [other for other in self.queue if other.priority > newcomer.priority]
         if lower:
             return max(lower, key=lambda other: (other.priority, other.sequence))
+        behind = [
+            other
+            for other in self.queue
+            if (other.priority, other.tenant) == (newcomer.priority, newcomer.tenant) and other.stage < newcomer.stage
+        ]
+        least = max(behind, key=lambda other: (-other.stage, other.sequence), default=None)
         if not self.tenant_flows:
-            return None
+            return least
         shares = self.tenant_flows[newcomer.priority].shares_ppm
         same = [other for other in self.queue if other.priority == newcomer.priority]
         held = [sum(other.tenant == tenant for other in same) * PPM // share for tenant, share in enumerate(shares)]
@@ -178,7 +192,7 @@ class NaiveEngine:
             (tenant for tenant in range(len(shares)) if tenant != newcomer.tenant), key=lambda t: (held[t], -t)
         )
         if held[greediest] <= mine:
-            return None
+            return least
         return max((other for other in same if other.tenant == greediest), key=lambda other: other.sequence)
 
     # Estimates
@@ -187,17 +201,17 @@ class NaiveEngine:
         """Rows that are computed for so many."""
         return next((pad for pad in self.stages[s].batch.pad_to if pad >= rows), rows)
 
-    def _line(self, lane: Lane) -> tuple[int, int]:
-        """Base and row of what a batch is thought to take now."""
+    def _line(self, lane: Lane, *, at_best: bool = False) -> tuple[int, int]:
+        """Base and row of what a batch is thought to take now, or were it as quick as it ever was."""
         curve = self.curves.get(lane, ServiceCurve(0, 0))
         if curve.base_ns + curve.row_ns == 0:
-            return self.learned_ns.get(lane[0], 0), 0
-        scale = self.scale_ppm.get(lane[0], PPM)
-        return curve.base_ns * scale // PPM, curve.row_ns * scale // PPM
+            return min((self.best_took_ns if at_best else self.learned_ns).get(lane[0], 0), DAY_NS), 0
+        scale = (self.best_scale_ppm if at_best else self.scale_ppm).get(lane[0], PPM)
+        return min(curve.base_ns * scale // PPM, DAY_NS), min(curve.row_ns * scale // PPM, DAY_NS)
 
-    def service_ns(self, lane: Lane, rows: int) -> int:
-        """What a batch is thought to take now."""
-        base_ns, row_ns = self._line(lane)
+    def service_ns(self, lane: Lane, rows: int, *, at_best: bool = False) -> int:
+        """What a batch is thought to take now, or were it as quick as it ever was."""
+        base_ns, row_ns = self._line(lane, at_best=at_best)
         return base_ns + self.padded(lane[0], rows) * row_ns
 
     def work_ns(self, lane: Lane, rows: int) -> int:
@@ -216,20 +230,28 @@ class NaiveEngine:
     def expected_wait_ns(self, now_ns: int, request: Request) -> int:
         """What a request is thought to wait: behind all; once it has begun, behind lanes that hold an elder first."""
         wait_ns = self.wait_ns(now_ns, request.priority)
-        if request.stage == 0 or wait_ns == 0 or self.tenant_flows or self.stage_flows:
-            return wait_ns
+        if wait_ns == 0:
+            return 0
+        has_begun = request.stage > 0 and not self.tenant_flows and not self.stage_flows
         mine = (request.priority, request.arrived_ns, request.sequence)
-        lanes = {other.lane for other in self.queue}
-        elder = {
+        before = {
             lane
-            for lane in lanes
+            for lane in {other.lane for other in self.queue}
             for priority in range(request.priority + 1)
             for head in self._heads(lane, priority)
-            if priority < request.priority or (priority, head.arrived_ns, head.sequence) < mine
+            if not has_begun or priority < request.priority or (priority, head.arrived_ns, head.sequence) < mine
         }
-        elders_ns = sum(other.items * self._part_ns(other.lane) for other in self.queue if other.lane in elder)
-        backlog_ns = sum(other.work_ns for other in self.queue if other.priority <= request.priority)
-        return wait_ns - max(0, backlog_ns - elders_ns) // len(self.slots)
+        if has_begun:
+            elders_ns = sum(other.items * self._part_ns(other.lane) for other in self.queue if other.lane in before)
+            backlog_ns = sum(other.work_ns for other in self.queue if other.priority <= request.priority)
+            wait_ns -= max(0, backlog_ns - elders_ns) // len(self.slots)
+        return wait_ns + sum(self._base_missing_ns(lane) for lane in before - {request.lane}) // len(self.slots)
+
+    def _base_missing_ns(self, lane: Lane) -> int:
+        """What a lane that does not fill a batch asks beyond its rows' parts of a full one: the rest of the base."""
+        rows = sum(other.items for other in self.queue if other.lane == lane)
+        size, base_ns = self.stages[lane[0]].batch.size, self._line(lane)[0]
+        return base_ns - rows * (base_ns // size) if rows < size else 0
 
     def _part_ns(self, lane: Lane) -> int:
         """What one row adds to a batch that others fill."""
@@ -247,6 +269,8 @@ class NaiveEngine:
             return
         took_ns = now_ns - batch.started_ns
         before = self.learned_ns.get(s, 0)
+        if before:
+            self.best_took_ns[s] = min(self.best_took_ns.get(s, 0) or took_ns, took_ns)
         self.learned_ns[s] = took_ns if before == 0 or batch.trial else before + (took_ns - before) // 8
         curve = self.curves.get(batch.lane, ServiceCurve(0, 0))
         expected = curve.base_ns + self.padded(s, batch.rows) * curve.row_ns
@@ -254,6 +278,7 @@ class NaiveEngine:
             seen = min(max(took_ns * PPM // expected, PPM // 100), 1000 * PPM)
             scale = self.scale_ppm.get(s, PPM)
             self.scale_ppm[s] = seen if batch.trial else scale + (seen - scale) // 8
+            self.best_scale_ppm[s] = min(self.best_scale_ppm.get(s, PPM), self.scale_ppm[s])
 
     # Models in memory
 
@@ -311,7 +336,8 @@ class NaiveEngine:
         if window_ns == 0 or rows >= batch.size or self.settings.queue.limit == 0:
             return 0
         heads = [head for priority in range(len(CLASSES)) for head in self._heads(lane, priority)]
-        slacks = (head.expiry_ns - self.service_ns(lane, head.items) for head in heads)
+        service_ns = self.service_ns(lane, rows) // 1000 * (self.stages[lane[0]].slow_ppm // 1000)
+        slacks = (min(head.expiry_ns, head.latest_ns) - service_ns - self.load_ns(lane[0]) for head in heads)
         return min(*(head.enqueued_ns + window_ns for head in heads), *slacks)
 
     def waits(self, lane: Lane, priority: int) -> bool:
@@ -361,8 +387,8 @@ class NaiveEngine:
         rows = sum(member.items for member in members)
         starts_ns = now_ns + self.load_ns(lane[0])
         without_ns, with_ns = (starts_ns + self.service_ns(lane, count) for count in (rows, rows + request.items))
-        earliest_ns = min(member.deadline_ns for member in members)
-        return with_ns > request.deadline_ns or without_ns <= earliest_ns < with_ns
+        earliest_ns = min(member.latest_ns for member in members)
+        return with_ns > request.latest_ns or without_ns <= earliest_ns < with_ns
 
     def charge(self, request: Request) -> None:
         """A request is dispatched: its tenant and its stage have had their part."""

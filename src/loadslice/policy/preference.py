@@ -1,9 +1,10 @@
 """Which engine a request would rather have, among those that may serve it now."""
 
 from loadslice.policy import columns as c
-from loadslice.policy.kernel import kernel, rare
+from loadslice.policy.deadlines import expected_wait_ns
+from loadslice.policy.kernel import first_least, kernel, rare
 from loadslice.policy.layout import State, Tables
-from loadslice.policy.live import service_ns, wait_ns
+from loadslice.policy.live import service_ns
 from loadslice.policy.residency import load_ns
 from loadslice.spec.outcome import Reason
 
@@ -70,46 +71,34 @@ def first_in_order(tables: Tables, state: State, request: int) -> int:
 def fastest(now_ns: int, tables: Tables, state: State, request: int) -> int:
     """The engine where a request is expected to end first; equal ones in the order of the file; -1: none may serve it.
 
-    Every engine is looked at for every request, so the look is three numbers in rows: a bound that no exact expectation
-    lies below. For one row on an engine of one slot it is the expectation, so that the first engine with the least
-    bound is mostly the answer.
+    Every engine is looked at for every request, so the look is three numbers in rows. Of a newcomer with one row and no
+    wish for precision, at a stage whose engines are plain, they say all there is to say.
     """
     row = state.requests[request]
     stage = row[c.R_STAGE]
-    ends_ns = state.ends_ns
-    backlog_ns = state.backlog_ns[row[c.R_CLASS]]
+    is_plain = stage == 0 and row[c.R_ITEMS] == 1 and row[c.R_PRECISION] == 0
+    if not is_plain or tables.stages[stage, c.S_EXACT] == 0:
+        return fastest_of_all(now_ns, tables, state, request)
     quick_ns = state.quick_ns[stage, row[c.R_BUCKET]]
-    least = -1
-    least_ns = c.BLOCKED_NS
-    for engine in range(quick_ns.shape[0]):
-        bound_ns = max(ends_ns[engine] - now_ns, 0) + backlog_ns[engine] + quick_ns[engine]
-        if bound_ns < least_ns:
-            least = engine
-            least_ns = bound_ns
-    if least < 0:
-        return -1
-    if (
-        tables.stages[stage, c.S_IN_ORDER] == 1
-        and completion_ns(now_ns, tables, state, request, least) == least_ns
-        and accepts(tables, state, request, least)
-    ):
-        return int(least)
-    return fastest_of_all(now_ns, tables, state, request)
+    least = first_least(now_ns, state.ends_ns, state.backlog_ns[row[c.R_CLASS]], quick_ns)
+    return least if quick_ns[least] < c.BLOCKED_NS else -1
 
 
 @rare
 def fastest_of_all(now_ns: int, tables: Tables, state: State, request: int) -> int:
-    """The same where bounds do not tell: the expectation itself for every engine whose bound beats the best so far."""
+    """The same for any request: the expectation itself of every engine that could beat the best so far."""
     row = state.requests[request]
     stage = row[c.R_STAGE]
-    ends_ns = state.ends_ns
     backlog_ns = state.backlog_ns[row[c.R_CLASS]]
     quick_ns = state.quick_ns[stage, row[c.R_BUCKET]]
-    ties = 1 - tables.stages[stage, c.S_IN_ORDER]
     best = -1
     best_ns = c.BLOCKED_NS - 1  # even a tie with it must not beat what is blocked
     for engine in range(quick_ns.shape[0]):
-        if max(ends_ns[engine] - now_ns, 0) + backlog_ns[engine] + quick_ns[engine] >= best_ns + ties:
+        least_ns = max(state.ends_ns[engine] - now_ns, 0) + quick_ns[engine]
+        # Of several slots, or for one that has begun, not all of the backlog is waited for.
+        if stage == 0 and tables.engines[engine, c.E_MAX_INFLIGHT] == 1:
+            least_ns += backlog_ns[engine]
+        if least_ns > best_ns:
             continue
         expected_ns = completion_ns(now_ns, tables, state, request, engine)
         sooner = expected_ns < best_ns or (
@@ -127,7 +116,7 @@ def completion_ns(now_ns: int, tables: Tables, state: State, request: int, engin
     row = state.requests[request]
     stage = row[c.R_STAGE]
     return int(
-        wait_ns(now_ns, tables, state, engine, row[c.R_CLASS])
+        expected_wait_ns(now_ns, tables, state, request, engine)
         + load_ns(tables, state, engine, stage)
         + service_ns(tables, state, stage, engine, row[c.R_BUCKET], row[c.R_ITEMS])
     )

@@ -1,7 +1,8 @@
 """Bounded four-class queues: one FIFO per engine, class, lane and tenant; a lane is one (stage, version, shape bucket).
 
 Rules of this file: a request is in exactly one FIFO while its status is QUEUED; every number that is kept about a queue
-(length, rows, backlog) changes in `push` and `unlink` alone; nothing here decides anything.
+(length, rows, backlog) changes in `push` and `uncount` alone; nothing here decides anything. Whoever takes a request
+out by `pop` owes an `uncount` before anything else is asked about the engine.
 """
 
 from loadslice.policy import columns as c
@@ -11,15 +12,11 @@ from loadslice.policy.shares import is_shared, joined, left
 
 
 @kernel
-def add_backlog(tables: Tables, state: State, engine: int, priority: int, work_ns: int) -> None:
+def add_backlog(state: State, engine: int, priority: int, work_ns: int) -> None:
     """Count work that waits for whoever comes after it: newcomers of its class and of those below."""
-    counts = state.engines[engine]
     # All classes, whatever ``priority``: a loop whose length nobody can guess takes longer than one that adds nothing.
     for other in range(c.CLASSES):
-        counts[c.N_BACKLOG_NS + other] += work_ns if other >= priority else 0
-    if tables.engines[engine, c.E_MAX_INFLIGHT] == 1:
-        for other in range(c.CLASSES):
-            state.backlog_ns[other, engine] = counts[c.N_BACKLOG_NS + other]
+        state.backlog_ns[other, engine] += work_ns if other >= priority else 0
 
 
 @kernel
@@ -37,7 +34,6 @@ def push(now_ns: int, tables: Tables, state: State, request: int, engine: int) -
     else:
         fifo[c.L_HEAD] = request
     fifo[c.L_TAIL] = request
-    fifo[c.L_COUNT] += 1
     state.lane_rows[engine, lane] += row[c.R_ITEMS]
 
     state.counters[c.C_SEQUENCE] += 1
@@ -48,7 +44,7 @@ def push(now_ns: int, tables: Tables, state: State, request: int, engine: int) -
     counts = state.engines[engine]
     counts[c.N_QUEUED] += 1
     counts[c.N_WAITING + priority] += 1
-    add_backlog(tables, state, engine, priority, row[c.R_WORK_NS])
+    add_backlog(state, engine, priority, row[c.R_WORK_NS])
     if row[c.R_EXPIRY_NS] < counts[c.N_QUEUE_EXPIRY_NS]:
         counts[c.N_QUEUE_EXPIRY_NS] = row[c.R_EXPIRY_NS]
     if is_shared(tables, engine):
@@ -73,14 +69,34 @@ def unlink(tables: Tables, state: State, request: int) -> None:
         state.requests[following, c.R_PREVIOUS] = previous
     else:
         fifo[c.L_TAIL] = previous
-    fifo[c.L_COUNT] -= 1
-    state.lane_rows[engine, lane] -= row[c.R_ITEMS]
-    counts = state.engines[engine]
-    counts[c.N_QUEUED] -= 1
-    counts[c.N_WAITING + priority] -= 1
-    add_backlog(tables, state, engine, priority, -row[c.R_WORK_NS])
+    uncount(state, engine, priority, lane, 1, row[c.R_ITEMS], row[c.R_WORK_NS])
     if is_shared(tables, engine):
         left(tables, state, request, engine)
+
+
+@kernel
+def pop(tables: Tables, state: State, request: int, engine: int, priority: int, lane: int) -> None:
+    """Take the head of a FIFO out of it, the numbers excepted: several that leave together are counted once."""
+    row = state.requests[request]
+    fifo = state.lanes[engine, priority, lane, row[c.R_TENANT]]
+    following = row[c.R_NEXT]
+    fifo[c.L_HEAD] = following
+    if following >= 0:
+        state.requests[following, c.R_PREVIOUS] = -1
+    else:
+        fifo[c.L_TAIL] = -1
+    if is_shared(tables, engine):
+        left(tables, state, request, engine)
+
+
+@kernel
+def uncount(state: State, engine: int, priority: int, lane: int, requests: int, rows: int, work_ns: int) -> None:
+    """Count requests of one class and lane, and what they ask, out of an engine's queue."""
+    counts = state.engines[engine]
+    counts[c.N_QUEUED] -= requests
+    counts[c.N_WAITING + priority] -= requests
+    state.lane_rows[engine, lane] -= rows
+    add_backlog(state, engine, priority, -work_ns)
 
 
 @rare
@@ -94,6 +110,27 @@ def newest(state: State, engine: int, priority: int, tenant: int) -> int:
                 continue
             if found < 0 or state.requests[tail, c.R_SEQUENCE] > state.requests[found, c.R_SEQUENCE]:
                 found = tail
+    return int(found)
+
+
+@rare
+def newest_behind(tables: Tables, state: State, engine: int, request: int) -> int:
+    """The request that has done least of those that have done less than ``request``, of its class and tenant.
+
+    Returns:
+        Of the earliest stage that waits on an engine, if that is before the stage of ``request``, the newest; else -1.
+    """
+    row = state.requests[request]
+    found = -1
+    earliest = row[c.R_STAGE] * 1
+    for lane in range(state.lanes.shape[2]):
+        tail = state.lanes[engine, row[c.R_CLASS], lane, row[c.R_TENANT], c.L_TAIL]
+        stage = tables.lane_stage[lane]
+        if tail < 0 or stage > earliest or stage >= row[c.R_STAGE]:
+            continue
+        if stage < earliest or state.requests[tail, c.R_SEQUENCE] > state.requests[found, c.R_SEQUENCE]:
+            found = tail
+            earliest = stage
     return int(found)
 
 

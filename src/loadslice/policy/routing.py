@@ -4,20 +4,22 @@ Order of the questions, as a request meets them:
 
 1. Which engines may serve it (up, breaker, shape bucket, rows, precision floor)?
 2. Which of them is preferred (`preference`)?
-3. Is it overflow there? Exactly the configured share of overflow goes to the backup, while that has spare quota.
+3. Is it overflow there? Exactly the configured share of overflow goes to the backup, while that has spare quota and
+   can keep the deadline.
 4. Can it still meet its deadline, there and at the stages ahead (`deadlines`)? If not, it is hopeless and refused at
    once; but for one at a time that tries an idle engine whose estimate is old.
 5. Is there room? Otherwise it displaces the newest of a lower class, or of a tenant that holds more than its share of
-   the places, or is refused with a hint; where the stage has a degraded reply, that is the answer to any refusal.
+   the places, or of those that have done less than itself, or is refused with a hint; where the stage has a degraded
+   reply, that is the answer to any refusal.
 """
 
 from loadslice.policy import columns as c
 from loadslice.policy.breaker import enter
-from loadslice.policy.deadlines import SHED, ahead_ns, dropped, expected_wait_ns, hint_ns
+from loadslice.policy.deadlines import SHED, ahead_ns, drop, expected_wait_ns, hint_ns, is_late, may_be_tried, rest_ns
 from loadslice.policy.ends import leave, mark_dirty, refuse, say
 from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
-from loadslice.policy.live import wait_ns, work_ns
+from loadslice.policy.live import work_ns
 from loadslice.policy.preference import (
     CHEAPEST,
     FASTEST,
@@ -30,9 +32,10 @@ from loadslice.policy.preference import (
     first_in_order,
     rule_target,
 )
-from loadslice.policy.queues import newest, newest_below, push, unlink
+from loadslice.policy.queues import newest, newest_behind, newest_below, push, unlink
 from loadslice.policy.retries import withdraw
 from loadslice.policy.shares import greediest
+from loadslice.policy.timers import hasten
 from loadslice.spec.outcome import Outcome, Reason
 
 FAILED, REJECTED = int(Outcome.FAILED), int(Outcome.REJECTED)
@@ -51,12 +54,12 @@ def has_room(tables: Tables, state: State, engine: int) -> bool:
 
 
 @kernel
-def is_overflow(now_ns: int, tables: Tables, state: State, engine: int, priority: int) -> bool:
-    """Whether an arrival finds an engine past its overflow mark or past its wait limit."""
+def is_overflow(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> bool:
+    """Whether a request finds an engine past its overflow mark or past its wait limit."""
     if state.engines[engine, c.N_QUEUED] >= tables.engines[engine, c.E_OVERFLOW_AT]:
         return True
     limit = tables.engines[engine, c.E_WAIT_LIMIT_NS]
-    return bool(limit < c.FOREVER and wait_ns(now_ns, tables, state, engine, priority) > limit)
+    return bool(limit < c.FOREVER and expected_wait_ns(now_ns, tables, state, request, engine) > limit)
 
 
 @kernel
@@ -65,16 +68,48 @@ def has_spare(now_ns: int, tables: Tables, state: State, request: int, engine: i
     return bool(
         available(tables, state, request, engine)
         and has_room(tables, state, engine)
-        and not is_overflow(now_ns, tables, state, engine, state.requests[request, c.R_CLASS])
+        and not is_overflow(now_ns, tables, state, request, engine)
+    )
+
+
+@kernel
+def is_too_late(now_ns: int, tables: Tables, state: State, request: int, engine: int, ahead: int) -> bool:
+    """Whether a request would miss its deadline if it were placed on an engine now."""
+    if state.requests[request, c.R_DEADLINE_NS] == c.FOREVER:
+        return False
+    wait = expected_wait_ns(now_ns, tables, state, request, engine)
+    return is_late(now_ns, tables, state, request, engine, wait, ahead)
+
+
+@rare
+def would_serve(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> bool:
+    """Whether an engine has spare room for a request that has failed elsewhere, and can still keep its deadline.
+
+    What has failed is lost anyway: it may try an idle engine whose estimate is old.
+    """
+    if not has_spare(now_ns, tables, state, request, engine):
+        return False
+    ahead = ahead_ns(now_ns, tables, state, request) if state.requests[request, c.R_DEADLINE_NS] < c.FOREVER else 0
+    return not is_too_late(now_ns, tables, state, request, engine, ahead) or may_be_tried(
+        now_ns, tables, state, request, engine, 1
     )
 
 
 @rare
-def backup(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> int:
+def backup(now_ns: int, tables: Tables, state: State, request: int, engine: int, ahead: int) -> int:
     """Where this piece of overflow goes instead of ``engine``; -1: it stays.
 
     Error diffusion: after n pieces of overflow that the backup could have taken, |sent - share * n| < 1, whatever the
-    order. Overflow that finds the backup full is no such piece, or a burst would follow once it has room again.
+    order. Overflow that finds the backup full is no such piece, or a burst would follow once it has room again; nor is
+    one that would be late there, unless it is hopeless here too: then it may show what an idle backup is worth now.
+
+    Args:
+        now_ns: Time since the run began.
+        tables: What never changes.
+        state: Changed.
+        request: Overflow.
+        engine: Where it would be placed.
+        ahead: Expected time at later stages.
     """
     row = state.requests[request]
     settings = tables.stages[row[c.R_STAGE]]
@@ -82,6 +117,11 @@ def backup(now_ns: int, tables: Tables, state: State, request: int, engine: int)
     if target < 0 or target == engine or (settings[c.S_FAILOVER_CLASSES] >> row[c.R_CLASS]) & 1 == 0:
         return -1
     if not has_spare(now_ns, tables, state, request, target):
+        return -1
+    if is_too_late(now_ns, tables, state, request, target, ahead) and not (
+        is_too_late(now_ns, tables, state, request, engine, ahead)
+        and may_be_tried(now_ns, tables, state, request, target, 1)
+    ):
         return -1
     counts = state.stages[row[c.R_STAGE]]
     counts[c.G_OVERFLOWS] += 1
@@ -98,13 +138,21 @@ def settle(now_ns: int, tables: Tables, state: State, request: int, engine: int,
     """Queue a request on an engine that has room for it."""
     row = state.requests[request]
     row[c.R_WORK_NS] = work_ns(tables, state, row[c.R_STAGE], engine, row[c.R_BUCKET], row[c.R_ITEMS])
+    row[c.R_LATEST_NS] = row[c.R_DEADLINE_NS]
+    if row[c.R_DEADLINE_NS] < c.FOREVER:
+        row[c.R_LATEST_NS] -= rest_ns(now_ns, tables, state, request)
     enter(now_ns, tables, state, request, engine)
     push(now_ns, tables, state, request, engine)
     say(state, c.PLACED, row[c.R_TAG], row[c.R_STAGE], engine, reason, request)
     state.placed[row[c.R_STAGE], engine, reason] += 1
+    counts = state.engines[engine]
     if reason == FAILOVER:
-        state.engines[engine, c.N_FAILOVER_IN] += 1
-    mark_dirty(state, engine)
+        counts[c.N_FAILOVER_IN] += 1
+    if counts[c.N_INFLIGHT] < tables.engines[engine, c.E_MAX_INFLIGHT]:
+        mark_dirty(state, engine)
+    else:
+        # A full engine starts nothing: all that changes is when to look at it, for the newcomer's sake or its probe's.
+        hasten(state, engine, min(row[c.R_EXPIRY_NS], counts[c.N_BREAKER_NS]))
 
 
 @rare
@@ -127,13 +175,15 @@ def start_clock(now_ns: int, tables: Tables, state: State, request: int) -> None
 
 @rare
 def victim_of(tables: Tables, state: State, request: int, engine: int) -> int:
-    """Who makes room on a full engine for a newcomer: the newest below its class, else of a greedier tenant; or -1."""
+    """Who makes room on a full engine: the newest below its class, of a greedier tenant, of who did less; or -1."""
     row = state.requests[request]
     victim = newest_below(state, engine, row[c.R_CLASS])
     if victim >= 0:
         return victim
     tenant = greediest(tables, state, engine, row[c.R_CLASS], row[c.R_TENANT])
-    return newest(state, engine, row[c.R_CLASS], tenant) if tenant >= 0 else -1
+    if tenant >= 0:
+        return newest(state, engine, row[c.R_CLASS], tenant)
+    return newest_behind(tables, state, engine, request)
 
 
 @rare
@@ -182,14 +232,12 @@ def place(now_ns: int, tables: Tables, state: State, request: int, admitted: int
     if engine < 0:
         refuse(tables, state, request, FAILED, no_engine_reason(tables, state, request), 0)
         return
-    if is_overflow(now_ns, tables, state, engine, row[c.R_CLASS]):
-        target = backup(now_ns, tables, state, request, engine)
+    if is_overflow(now_ns, tables, state, request, engine):
+        target = backup(now_ns, tables, state, request, engine, ahead)
         if target >= 0:
             engine = target
             reason = FAILOVER
-    if row[c.R_DEADLINE_NS] < c.FOREVER and dropped(
-        now_ns, tables, state, request, engine, expected_wait_ns(now_ns, tables, state, request, engine), ahead
-    ):
+    if is_too_late(now_ns, tables, state, request, engine, ahead) and drop(now_ns, tables, state, request, engine, 1):
         return
     if not has_room(tables, state, engine) and not make_room(now_ns, tables, state, request, engine, admitted):
         return
@@ -214,7 +262,7 @@ def second_choice(now_ns: int, tables: Tables, state: State, request: int, same_
         same_engine: Whether the same engine may be tried again when no other has spare quota.
 
     Returns:
-        An engine with spare quota; -1 when there is none.
+        An engine with spare quota that can keep the deadline; -1 when there is none.
     """
     row = state.requests[request]
     settings = tables.stages[row[c.R_STAGE]]
@@ -222,14 +270,14 @@ def second_choice(now_ns: int, tables: Tables, state: State, request: int, same_
     target = settings[c.S_FAILOVER_TO]
     if target >= 0:
         allowed = (settings[c.S_FAILOVER_CLASSES] >> row[c.R_CLASS]) & 1 == 1
-        if allowed and target != failed and has_spare(now_ns, tables, state, request, target):
+        if allowed and target != failed and would_serve(now_ns, tables, state, request, target):
             return int(target)
     elif same_engine:
         for order in range(tables.preference.shape[1]):
             other = tables.preference[row[c.R_STAGE], order]
-            if other >= 0 and other != failed and has_spare(now_ns, tables, state, request, other):
+            if other >= 0 and other != failed and would_serve(now_ns, tables, state, request, other):
                 return int(other)
-    if same_engine and has_spare(now_ns, tables, state, request, failed):
+    if same_engine and would_serve(now_ns, tables, state, request, failed):
         return int(failed)
     return -1
 

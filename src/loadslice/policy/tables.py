@@ -3,7 +3,7 @@
 import numpy as np
 
 from loadslice.policy import columns as c
-from loadslice.policy.estimate import ServiceCurve, row_prices, service_curves
+from loadslice.policy.estimate import ServiceCurve, row_prices, service_curves, slow_ppm
 from loadslice.policy.layout import Int64s as Int64s
 from loadslice.policy.layout import State as State
 from loadslice.policy.layout import Tables as Tables
@@ -41,13 +41,14 @@ def lower(pipeline: Pipeline, latency: LatencyTable | None = None, sources: tupl
     first_lane = 0
     for s, stage in enumerate(pipeline.stages):
         lanes = lane_counts[s]
-        stages[s] = _stage_row(stage, engine_names, first_lane, lanes)
+        stages[s] = _stage_row(stage, pipeline, first_lane, lanes)
         breakers[s] = _breaker_row(stage.breaker)
         first_lane += lanes
         for order, name in enumerate(stage.engine_names):
             e = engine_names.index(name)
             preference[s, order] = e
             pairs[s, e] = _pair_row(stage, name, pipeline)
+            pairs[s, e, c.P_SLOW_PPM] = slow_ppm(stage, name, latency)
             eligible[s, e, :lanes] = _eligible(stage, name) * versions(stage)
             for lane in range(lanes):
                 curve = curves.get((s, e, lane), ServiceCurve(0, 0))
@@ -109,9 +110,17 @@ def _engine_rows(pipeline: Pipeline) -> Int64s:
             first_slot,
             c.FOREVER if engine.memory_mb is None else round(engine.memory_mb * _BYTES_PER_MB),
             int(any(name in stage.share for stage in pipeline.stages)),
+            int(_fills_apart(pipeline, name)),
         )
         first_slot += engine.max_inflight
     return rows
+
+
+def _fills_apart(pipeline: Pipeline, name: str) -> bool:
+    """Whether requests of several lanes wait on an engine, and some of them for batches of more than one row."""
+    here = [stage for stage in pipeline.stages if name in stage.engine_names]
+    lanes = sum((len(stage.buckets) + 1) * versions(stage) for stage in here)
+    return lanes > 1 and any(name in stage.batch and stage.batch[name].size > 1 for stage in here)
 
 
 def _run_row(pipeline: Pipeline) -> Int64s:
@@ -147,9 +156,9 @@ def _breaker_row(breaker: Breaker | None) -> tuple[int, ...]:
     )
 
 
-def _stage_row(stage: Stage, engine_names: list[str], first_lane: int, lanes: int) -> tuple[int, ...]:
+def _stage_row(stage: Stage, pipeline: Pipeline, first_lane: int, lanes: int) -> tuple[int, ...]:
+    engine_names = list(pipeline.engines)
     failover = stage.failover
-    in_order = [engine_names.index(name) for name in stage.engine_names]
     classes = CLASSES if failover is None or failover.classes is None else failover.classes
     return (
         c.FOREVER if stage.timeout_ms is None else round(stage.timeout_ms * _NS_PER_MS),
@@ -161,7 +170,24 @@ def _stage_row(stage: Stage, engine_names: list[str], first_lane: int, lanes: in
         lanes,
         len(stage.buckets) + 1,
         int(stage.degraded is not None),
-        int(in_order == sorted(in_order)),
+        int(_is_exact(stage, pipeline)),
+    )
+
+
+def _is_exact(stage: Stage, pipeline: Pipeline) -> bool:
+    """Whether the three numbers that `preference.fastest` reads of an engine say when a row would end there.
+
+    On each engine one slot, no padding of one row, room for every model and no batches of several lanes; and equal
+    engines go by the file's order.
+    """
+    in_order = [list(pipeline.engines).index(name) for name in stage.engine_names]
+    engines = [pipeline.engines[name] for name in stage.engine_names]
+    pads = [stage.batch[name].pad_to[:1] for name in stage.engine_names if name in stage.batch]
+    return (
+        in_order == sorted(in_order)
+        and all(engine.max_inflight == 1 and engine.memory_mb is None for engine in engines)
+        and all(first in ([], [1]) for first in pads)
+        and not any(_fills_apart(pipeline, name) for name in stage.engine_names)
     )
 
 
@@ -186,6 +212,7 @@ def _pair_row(stage: Stage, engine_name: str, pipeline: Pipeline) -> tuple[int, 
         _stage_share_ppm(pipeline, stage, engine_name),
         round((stage.memory_mb or 0.0) * _BYTES_PER_MB),
         round((stage.load_ms or 0.0) * _NS_PER_MS),
+        c.PPM,
         *pads,
         *[0] * (c.PADS_MAX - len(pads)),
     )
@@ -244,7 +271,7 @@ def fresh(tables: Tables, max_requests: int) -> State:
     requests[-1, c.R_NEXT] = -1
     requests[:, c.R_PREVIOUS] = -1
     lane_table = np.zeros((engine_count, c.CLASSES, lanes, tenants, c.LANE_COLUMNS), np.int64)
-    lane_table[..., c.L_HEAD] = lane_table[..., c.L_TAIL] = -1
+    lane_table[...] = -1
     engines = np.zeros((engine_count, c.ENGINE_COLUMNS), np.int64)
     engines[:, c.N_UP] = 1
     engines[:, [c.N_QUEUE_EXPIRY_NS, c.N_BREAKER_NS]] = c.FOREVER
@@ -278,6 +305,7 @@ def fresh(tables: Tables, max_requests: int) -> State:
         choice=np.full(c.CLASSES, -1, np.int64),
         learned_ns=np.zeros((stage_count, engine_count), np.int64),
         scale_ppm=np.full((stage_count, engine_count), c.PPM, np.int64),
+        best=np.tile(np.array([0, c.PPM], np.int64), (stage_count, engine_count, 1)),
         live=live,
         ends_ns=np.zeros(engine_count, np.int64),
         backlog_ns=np.zeros((len(CLASSES), engine_count), np.int64),

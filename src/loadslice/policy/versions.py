@@ -7,7 +7,7 @@ along the configured steps, one up at a passed analysis, to nothing at a failed 
 """
 
 from loadslice.policy import columns as c
-from loadslice.policy.ends import leave
+from loadslice.policy.ends import leave, mark_dirty
 from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
 from loadslice.policy.queues import unlink
@@ -77,6 +77,7 @@ def turn_back(now_ns: int, tables: Tables, state: State) -> None:
                         row = state.requests[request]
                         after = row[c.R_NEXT]
                         if row[c.R_VERSION] == c.CANARY:
+                            mark_dirty(state, engine)  # whoever waited behind it may start now
                             unlink(tables, state, request)
                             leave(state, request)
                             row[c.R_VERSION] = c.STABLE

@@ -2,9 +2,10 @@
 
 `invariants.check` looks at the state between two events; `Watch` looks at what was said, and keeps its own books about
 it: who waits where and in which order, what runs, what was spent. It shares nothing with the kernels and needs no
-state. Numbers in brackets are those of the list in `invariants`.
+state; what does not show in what was said it holds between the bounds of `watch_bounds`. Numbers in brackets are those
+of the list in `invariants`.
 
-    watch = Watch(pipeline)
+    watch = Watch(pipeline, tables)
     watch.event(events.ARRIVAL, now_ns, arguments)
     watch.effects(rows, members)
 
@@ -20,6 +21,7 @@ import numpy as np
 from loadslice.policy import columns as c
 from loadslice.policy import events, invariants
 from loadslice.policy.layout import Int64s, State, Tables
+from loadslice.policy.watch_bounds import Despair, Diffused, Leads
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import CLASSES, Batch, Pipeline
 
@@ -33,6 +35,9 @@ AT_THE_DOOR = {Reason.DRAINING, Reason.TABLE_FULL, Reason.RETRY_BUDGET}
 Origin = Literal["door", "waiting", "running", "left"]
 Lane = tuple[int, int]
 """(stage, bucket; those of the new version follow those of the old)"""
+
+AFTER_OVERFLOW = {Reason.HOPELESS, Reason.DEADLINE, Reason.DEGRADED}
+"""Said of a request that is to be placed, once it is decided whether it is sent to the backup."""
 
 AS_PREFERRED = {Reason.PREFERRED, Reason.RULE, Reason.FASTEST, Reason.CHEAPEST}
 
@@ -50,6 +55,7 @@ class Inside:
     clock_ns: int
     """Since when the stage's timeout counts."""
     tenant: int = 0
+    precision: int = 0
     version: int = 0
     lane: Lane = (0, 0)
     row: int = -1
@@ -69,6 +75,9 @@ class Running:
     tags: tuple[int, ...]
     members: list[Inside]
     """Those that have not left it."""
+    lane: Lane
+    rows: int
+    started_ns: int
 
 
 @dataclass(eq=False, slots=True)
@@ -90,6 +99,10 @@ class Told:
     """Members of batches that it ended, until it is said what becomes of them."""
     touched: set[int] = field(default_factory=set)
     """Engines that must start what they may before it ends."""
+    dropped: set[tuple[int, int]] = field(default_factory=set)
+    """(engine, class) of who waited and was dropped; it may have been when a batch was filled."""
+    displaced: int = -1
+    """The engine where somebody has just made room."""
 
 
 def hash_ppm(key: int) -> int:
@@ -134,7 +147,13 @@ class Watch:
     Either raises an AssertionError that names the promise which was broken.
     """
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, tables: Tables) -> None:
+        """Start with nothing inside.
+
+        Args:
+            pipeline: As it is run.
+            tables: Of this pipeline; read for what is expected of batches, and nothing else.
+        """
         self.inside: dict[int, Inside] = {}
         """Requests that have not ended, by tag."""
         self._pipeline = pipeline
@@ -148,6 +167,12 @@ class Watch:
         self._up = [True for _ in self._names]
         self._waiting: list[list[Inside]] = [[] for _ in self._names]
         self._streaks = [[Streak() for _ in CLASSES] for _ in self._names]
+        self._leads = [Leads([round(floor * c.PPM) for floor in self._floors]) for _ in self._names]
+        self._diffused = [
+            None if stage.failover is None else Diffused(round(stage.failover.share * c.PPM))
+            for stage in pipeline.stages
+        ]
+        self._despair = Despair(pipeline, tables)
         # Parts per million of an attempt times nanoseconds per second: exact in whole numbers.
         self._budget = self._reserve = pipeline.retry.reserve * c.PPM * NS_PER_S
         self._ended: set[int] = set()
@@ -178,6 +203,7 @@ class Watch:
             assert batch is not None
             assert len(results) == len(batch.tags), "(5) a batch done has a result for each member"
             self._told.results = dict(zip(batch.tags, results, strict=True))
+            self._despair.took(batch.lane[0], batch.engine, batch.lane[1], batch.rows, now_ns - batch.started_ns)
 
     def effects(self, rows: Sequence[Sequence[int]], members: Sequence[Sequence[int]]) -> None:
         """Take what the event said.
@@ -253,11 +279,12 @@ class Watch:
             self._split.move(arguments[0])
 
     def _arrive(self, arguments: Sequence[int], *, refused: bool) -> None:
-        tag, priority, deadline_ns, items, bucket, _, _, _, attempt, tenant, key = arguments
+        tag, priority, deadline_ns, items, bucket, _, _, precision, attempt, tenant, key = arguments
         assert tag not in self.inside, "(2) a tag is one request's"
         assert tag not in self._ended, "(2) a tag is one request's"
-        request = Inside(tag, priority, deadline_ns, items, bucket, self._now_ns, self._now_ns, tenant)
+        request = Inside(tag, priority, deadline_ns, items, bucket, self._now_ns, self._now_ns, tenant, precision)
         self.inside[tag] = request
+        self._despair.asked(items)
         if refused:
             return
         request.version = self._split.version_for(key)
@@ -290,6 +317,7 @@ class Watch:
             return request, "door"
         if request in self._waiting[request.engine]:
             self._waiting[request.engine].remove(request)
+            self._told.touched.add(request.engine)
             return request, "waiting"
         batch = next(batch for batch in self._running if batch is not None and request in batch.members)
         batch.members.remove(request)
@@ -312,6 +340,8 @@ class Watch:
             assert self._now_ns < request.deadline_ns, "(16) no attempt starts past a deadline"
             self._spend()
         self._check_reason(request, previous, engine, Reason(reason), is_repeated=is_repeated)
+        if not is_repeated:
+            self._count_overflow(request, engine, is_sent=reason == Reason.FAILOVER)
         assert self._up[engine], "(27) nobody is sent to a lost engine"
         waiting = self._waiting[engine]
         limit = self._settings[engine].queue.limit
@@ -331,6 +361,7 @@ class Watch:
         if origin == "left" and self._told.kind == events.BATCH_DONE and stage == request.stage + 1:
             request.stage, request.clock_ns = stage, self._now_ns
             request.items, request.bucket = self._told.results[request.tag]
+            self._despair.asked(request.items)
             self._set_lane(request)
         assert stage == request.stage, "(5) stages follow one another"
 
@@ -358,6 +389,52 @@ class Watch:
             assert reason in AS_PREFERRED, f"placed for the reason {reason.name}"
             assert not is_repeated, "a further attempt says so"
 
+    def _count_overflow(self, request: Inside, engine: int, *, is_sent: bool) -> None:
+        """(13): whether a request that is placed was overflow, as far as queue lengths show."""
+        stage = self._pipeline.stages[request.stage]
+        diffused, failover = self._diffused[request.stage], stage.failover
+        displaced, self._told.displaced = self._told.displaced, -1
+        if diffused is None or failover is None:
+            return
+        if is_sent:
+            full = [e for e in self._may_prefer(request) if self._names[e] != failover.to and self._is_overflow(e, 0)]
+            assert full, "(13) only overflow goes to the backup"
+            diffused.at_most += 1
+            diffused.sent += 1
+        elif (
+            self._names[engine] != failover.to
+            and (failover.classes is None or CLASSES[request.priority] in failover.classes)
+            and self._is_overflow(engine, int(displaced == engine))
+            and self._has_spare(self._names.index(failover.to))
+        ):
+            backup = self._settings[self._names.index(failover.to)]
+            queue = self._settings[engine].queue
+            is_sure = queue.overflow_at is not None and len(self._waiting[engine]) >= queue.overflow_at
+            takes_all = stage.breaker is None and failover.to not in stage.accept and request.precision == 0
+            is_sure &= takes_all and backup.queue.wait_limit_ms is None and request.deadline_ns == c.FOREVER
+            diffused.at_most += 1
+            diffused.at_least += int(is_sure)
+        diffused.check()
+
+    def _may_prefer(self, request: Inside) -> list[int]:
+        """Engines that may have been preferred for a request; with a static order that nothing hides, the first."""
+        stage = self._pipeline.stages[request.stage]
+        up = [engine for engine in self._engines_of(request.stage) if self._up[engine]]
+        is_plain = stage.breaker is None and not stage.accept and request.precision == 0
+        return up[:1] if stage.prefer == "static" and is_plain else up
+
+    def _is_overflow(self, engine: int, more: int) -> bool:
+        """Whether a request may have been overflow on an engine where so many more waited than do now."""
+        queue = self._settings[engine].queue
+        is_long = queue.overflow_at is not None and len(self._waiting[engine]) + more >= queue.overflow_at
+        return is_long or queue.wait_limit_ms is not None
+
+    def _has_spare(self, engine: int) -> bool:
+        """Whether an engine may have taken overflow of another."""
+        waiting, queue = len(self._waiting[engine]), self._settings[engine].queue
+        has_room = waiting < queue.limit or (waiting == 0 and self._has_free_slot(engine))
+        return self._up[engine] and has_room and (queue.overflow_at is None or waiting < queue.overflow_at)
+
     def _outcome(
         self, tag: int, outcome: Outcome, reason: Reason, detail: Sequence[int], following: Sequence[int]
     ) -> None:
@@ -368,8 +445,14 @@ class Watch:
         self._move_on(request, origin, stage)
         del self.inside[tag]
         self._ended.add(tag)
-        if origin == "waiting" and self._told.kind == events.CANCEL:
-            self._told.touched.add(request.engine)
+        if origin == "waiting":
+            self._told.dropped.add((request.engine, request.priority))
+        # A victim may get a degraded reply, and then it is not said that it was one.
+        self._told.displaced = request.engine if reason in {Reason.DISPLACED, Reason.DEGRADED} else -1
+        diffused = self._diffused[request.stage]
+        if diffused is not None and (reason in AFTER_OVERFLOW or reason is Reason.QUEUE_FULL):
+            diffused.at_most += 1
+            diffused.unseen += int(reason in AFTER_OVERFLOW)
         assert 0 <= hint_ns < c.FOREVER, "(14) a hint is finite and not negative"
         if outcome in {Outcome.REJECTED, Outcome.SHED}:
             assert hint_ns >= HINT_NS_MIN, "(14) a refusal says when to come back"
@@ -387,10 +470,11 @@ class Watch:
         if outcome is Outcome.CANCELLED:
             assert kind == events.CANCEL, "(23) only a cancel cancels"
             assert self._told.arguments[1] == request.tag, "(23) a cancel ends one request"
+        before = max(len(waiting) + self._busy_slots(engine) for engine, waiting in enumerate(self._waiting))
         facts: dict[Reason, bool] = {
             Reason.DEADLINE: self._now_ns >= request.deadline_ns,
             Reason.STAGE_TIMEOUT: self._now_ns >= self._ends_ns(request),
-            Reason.HOPELESS: request.deadline_ns < c.FOREVER,
+            Reason.HOPELESS: self._now_ns + self._despair.at_most_ns(request.stage, before) > request.deadline_ns,
             Reason.TABLE_FULL: len(self.inside) == self._pipeline.max_requests,
             Reason.DRAINING: self._draining,
             Reason.ENGINE_FAILED: kind in {events.BATCH_FAILED, events.ENGINE_DOWN} and origin == "left",
@@ -401,6 +485,9 @@ class Watch:
             assert origin == "door", "only who stands at the door is rejected"
         assert facts.get(reason, True), f"{outcome.name} {reason.name} at {self._now_ns} is not so"
 
+    def _busy_slots(self, engine: int) -> int:
+        return sum(batch is not None and batch.engine == engine for batch in self._running)
+
     def _check_victim(self, victim: Inside, following: Sequence[int]) -> None:
         present = self._waiting[victim.engine]
         assert len(present) >= self._settings[victim.engine].queue.limit, "(8) only a full queue displaces"
@@ -408,8 +495,14 @@ class Watch:
         assert following[0] == c.PLACED, "(8) a victim makes room for somebody"
         assert following[3] == victim.engine, "(8) a victim makes room for somebody"
         newcomer = self.inside[following[1]]
+        if victim.priority == newcomer.priority and victim.tenant == newcomer.tenant:
+            assert victim.stage < following[2], "(8) of its own a request displaces only who has done less"
+            behind = [one for one in present if (one.priority, one.tenant) == (victim.priority, victim.tenant)]
+            least = max(behind, key=lambda request: (-request.stage, request.sequence))
+            assert victim is least, "(8) the newest of those that have done least is displaced"
+            assert all(one.priority <= victim.priority for one in present), "(8) a lower class makes room first"
+            return
         if victim.priority == newcomer.priority:
-            assert victim.tenant != newcomer.tenant, "(8) nobody displaces their own"
             present = [one for one in present if one.tenant == victim.tenant or one.priority > victim.priority]
         else:
             assert newcomer.priority < victim.priority, "(8) only for a higher class"
@@ -436,7 +529,7 @@ class Watch:
         self._check_turn(engine, members)
         self._waiting[engine] = [request for request in self._waiting[engine] if request not in members]
         self._epochs[slot] = epoch
-        self._running[slot] = Running(engine, epoch, tags, members)
+        self._running[slot] = Running(engine, epoch, tags, members, (stage, bucket), rows, self._now_ns)
 
     def _check_order(self, engine: int, members: list[Inside]) -> None:
         lane = members[0].lane
@@ -458,7 +551,9 @@ class Watch:
         ready = [one for one in self._heads(engine) if self._is_surely_ready(engine, one)]
         assert not self._is_held_back(engine, first), "(6) an offline class starts only while no other waits"
         higher = any(one.priority < first.priority for one in ready)
-        assert not higher or self._floors[first.priority] > 0, "(6) no priority inversion but for a floor"
+        dropped = {priority for where, priority in self._told.dropped if where == engine}
+        classes = dropped | {one.priority for one in self._waiting[engine]}
+        self._leads[engine].start(first.priority, classes, inverted=higher)
         if not self._pipeline.tenants and not any(
             self._names[engine] in stage.share for stage in self._pipeline.stages
         ):
@@ -498,7 +593,12 @@ class Watch:
     def _is_full_for(self, engine: int, request: Inside) -> bool:
         waiting = self._waiting[engine]
         is_full = len(waiting) >= self._settings[engine].queue.limit
-        return is_full and not any(other.priority > request.priority for other in waiting)
+        mine = (request.priority, request.tenant)
+        return is_full and not any(
+            other.priority > request.priority
+            or ((other.priority, other.tenant) == mine and other.stage < request.stage)
+            for other in waiting
+        )
 
     def _has_free_slot(self, engine: int) -> bool:
         return any(batch is None and self._engine_of_slot[slot] == engine for slot, batch in enumerate(self._running))
@@ -547,7 +647,7 @@ def follow(log: Int64s, pipeline: Pipeline, tables: Tables, state: State, *, loo
     Returns:
         The first promise that is broken and the row of its event; empty when all are kept.
     """
-    watch = Watch(pipeline)
+    watch = Watch(pipeline, tables)
     results = np.zeros((state.members.shape[1], 2), np.int64)
     effects = np.zeros_like(state.effects)
     starts = np.flatnonzero(log[:, 0] != events.RESULT).tolist()

@@ -153,7 +153,7 @@ class DecisionMetrics:
             "loadslice_engine_backlog_seconds", "Expected time of what waits here.", labels=["engine"]
         )
         for engine, name in enumerate(self._engines):
-            backlog.add_metric([name], int(self._state.engines[engine, c.N_BACKLOG_NS + c.CLASSES - 1]) / NS_PER_S)
+            backlog.add_metric([name], int(self._state.backlog_ns[-1, engine]) / NS_PER_S)
         yield backlog
         scale = GaugeMetricFamily(
             "loadslice_service_scale_ratio",

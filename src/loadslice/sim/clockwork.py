@@ -66,16 +66,18 @@ def set_done(clockwork: Clockwork, slot: int, at_ns: int) -> None:
     done_ns = clockwork.done_ns
     earliest = clockwork.earliest
     done_ns[slot] = at_ns
-    node = (done_ns.shape[0] + slot) >> 1
-    while node > 0:
-        winner = earliest[2 * node]
-        other = earliest[2 * node + 1]
-        if done_ns[other] < done_ns[winner]:
-            winner = other
-        if earliest[node] == winner and winner != slot:
-            return  # the slot neither was nor is the first of this half: nothing changes further up
-        earliest[node] = winner
+    winner = slot
+    winner_ns = at_ns
+    node = done_ns.shape[0] + slot
+    # Up to the root always: where a change ends nobody can guess, and a wrong guess costs more than a few levels.
+    while node > 1:
+        other = earliest[node ^ 1]
+        other_ns = done_ns[other]
+        is_first = other_ns < winner_ns or (other_ns == winner_ns and other < winner)
+        winner = other if is_first else winner
+        winner_ns = other_ns if is_first else winner_ns
         node >>= 1
+        earliest[node] = winner
 
 
 @kernel

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from loadslice.policy import invariants
+from loadslice.sim import record as r
 from loadslice.sim import simulate
 from loadslice.spec.errors import InputError
 from loadslice.spec.faults import Clients, Fault, load_clients, load_faults
@@ -85,6 +86,22 @@ def test_a_standing_engine_is_left_alone_once_its_breaker_opens() -> None:
     assert simulate.summarise(finished).engines["npu"].breaker_transitions >= 2
 
 
+def test_a_hang_is_noticed_after_a_pulse_and_what_stood_there_goes_elsewhere() -> None:
+    """As a live server has it. The core was never told, and without a stage timeout all waited for the end."""
+    hang = Fault(at_s=0.004, for_s=60.0, engine="npu", kind="hang")
+    finished = run(plan(), [hang], requests=1)
+    assert finished.record.end_ns[0] == pytest.approx(2_014_000_000, abs=2)
+    sooner = msgspec.structs.replace(hang, detect_ms=500.0)
+    assert run(plan(), [sooner], requests=1).record.end_ns[0] == pytest.approx(514_000_000, abs=2)
+
+
+def test_a_crash_may_be_noticed_late_and_no_later_than_the_return() -> None:
+    crash = Fault(at_s=0.004, for_s=60.0, engine="npu", kind="crash", detect_ms=1000.0)
+    assert run(plan(), [crash], requests=1).record.end_ns[0] == pytest.approx(1_014_000_000, abs=2)
+    brief = msgspec.structs.replace(crash, for_s=0.1)
+    assert run(plan(), [brief], requests=1).record.end_ns[0] == pytest.approx(114_000_000, abs=2)
+
+
 def test_wrong_answers_are_counted_and_only_in_their_spell() -> None:
     finished = run(plan(), [Fault(at_s=2, for_s=1, engine="npu", kind="wrong")])
     assert simulate.summarise(finished).wrong_answers == pytest.approx(50, abs=1)
@@ -116,6 +133,49 @@ def test_a_client_comes_back_after_a_refusal_no_sooner_than_the_hint_says() -> N
             assert record.start_ns[tag + 3] >= record.end_ns[tag] + record.hint_ns[tag]
 
 
+def test_a_request_that_succeeds_at_a_later_attempt_has_taken_the_time_since_its_first() -> None:
+    """The latency of its last attempt alone made clients that come back look quick."""
+    alone = check(
+        Pipeline(
+            version=1,
+            pipeline="alone",
+            engines={"npu": Engine(backend="twin", queue=Queue(limit=0)), "cpu": Engine(backend="twin")},
+            stages=[Stage(name="s", variant="v", engine="npu")],
+        ),
+        "test",
+    )
+    finished = run(alone, [], Clients(timeout_ms=1000, attempts=2), gap_s=0.001, requests=2)
+    record = finished.record
+    assert record.outcome[3] == Outcome.COMPLETED, "the second request, at its second attempt"
+    taken_ms = (record.end_ns[3] - record.start_ns[1]) / 1e6
+    assert taken_ms > 50
+    assert simulate.latency_ms(finished).tolist() == pytest.approx([10.0, taken_ms])
+    assert simulate.summarise(finished).latency_ms.mean == pytest.approx((10.0 + taken_ms) / 2)
+
+
+def test_long_queues_are_told_as_long_as_they_are() -> None:
+    """Of 3000 requests at once the queue's p99 was told as 1023."""
+    long = check(
+        Pipeline(
+            version=1,
+            pipeline="long",
+            engines={"npu": Engine(backend="twin", queue=Queue(limit=3000))},
+            stages=[Stage(name="s", variant="v", engine="npu")],
+            max_requests=4000,
+        ),
+        "test",
+    )
+    result = simulate.summarise(run(long, [], gap_s=0.0, requests=3000))
+    assert result.engines["npu"].queue_p99 == pytest.approx(0.99 * 3000, rel=1 / 500)
+
+
+def test_every_queue_length_is_counted_within_a_five_hundredth() -> None:
+    for waiting in [*range(1024, 5000), 65_535, 65_536, 1_000_000]:
+        told = r.queue_of_cell(r.cell_of_queue(waiting))
+        assert waiting * (1 - 1 / 512) < told <= waiting
+    assert r.cell_of_queue(10**9) == r.QUEUE_SEEN - 1
+
+
 def test_the_same_faults_and_clients_give_the_same_journal() -> None:
     faults = [Fault(at_s=1, for_s=2, engine="npu", kind="slow", factor=9)]
     clients = Clients(timeout_ms=60, attempts=3, disconnect_share=0.1)
@@ -139,6 +199,12 @@ def test_the_same_faults_and_clients_give_the_same_journal() -> None:
             "[{at_s: 5, for_s: 1, engine: npu, kind: hang}, {at_s: 1, for_s: 5, engine: npu, kind: slow, factor: 2}]",
             "[0]: engine 'npu' is 'slow' until 6 s by [1], so 'hang' cannot begin at 5 s",
         ),
+        (
+            "[{at_s: 1, for_s: 5, engine: npu, kind: hang}, {at_s: 2, for_s: 1, engine: npu, kind: crash}]",
+            "[1]: engine 'npu' is 'hang' until 6 s by [0], so 'crash' cannot begin at 2 s",
+        ),
+        ("[{at_s: 1, for_s: 1, engine: npu, kind: wrong, detect_ms: 4}]", "detect_ms: 4 says nothing of kind 'wrong'"),
+        ("[{at_s: 1, for_s: 1, engine: npu, kind: crash, detect_ms: -1}]", "detect_ms: -1 is not between 0 and"),
     ],
 )
 def test_a_fault_that_cannot_be_is_one_readable_line(tmp_path: Path, text: str, says: str) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from loadslice.policy import columns as c
-from loadslice.policy.tables import State
+from loadslice.policy.tables import Int64s, State
 from loadslice.sim import record as r
 from loadslice.sim.record import Record
 from loadslice.spec import simulation as spec
@@ -21,7 +21,7 @@ def engine_figures(pipeline: Pipeline, state: State, record: Record, span_s: flo
         seen = record.queue_seen[e]
         figures[name] = spec.EngineFigures(
             utilisation=float(counts[c.N_BUSY_NS]) / _NS_PER_S / (span_s * engine.max_inflight),
-            queue_p99=float(np.searchsorted(np.cumsum(seen), 0.99 * seen.sum())) if seen.sum() else 0.0,
+            queue_p99=_queue_p99(seen),
             batches=int(counts[c.N_BATCHES]),
             dispatched=int(counts[c.N_DISPATCHED]),
             placed=int(seen.sum()),
@@ -29,6 +29,13 @@ def engine_figures(pipeline: Pipeline, state: State, record: Record, span_s: flo
             breaker_transitions=int(state.breakers[:, e, c.X_TRANSITIONS].sum()),
         )
     return figures
+
+
+def _queue_p99(seen: Int64s) -> float:
+    """99th percentile of queue lengths that were counted in cells; 0 where nobody was placed."""
+    if not seen.sum():
+        return 0.0
+    return float(r.queue_of_cell(int(np.searchsorted(np.cumsum(seen), 0.99 * seen.sum()))))
 
 
 def decisions(state: State, reasons: np.ndarray) -> dict[str, int]:

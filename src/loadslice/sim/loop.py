@@ -40,7 +40,7 @@ from loadslice.sim.record import (
     Q_TENANT,
     Q_TOKENS,
     Q_WORK,
-    QUEUE_SEEN,
+    QUEUE_EXACT,
     T_BATCH_ROWS,
     T_DISPATCHED_NS,
     T_DONE_NS,
@@ -51,6 +51,7 @@ from loadslice.sim.record import (
     TIMELINE_COLUMNS,
     Record,
     Traffic,
+    cell_of_queue,
     log_event,
     row_of,
 )
@@ -154,7 +155,8 @@ def carry_out(
             end_attempt(now_ns, seed, effect, traffic, behaviour, diary, record)
         elif kind == c.PLACED:
             engine = effect[c.F_B]
-            record.queue_seen[engine, min(state.engines[engine, c.N_QUEUED], QUEUE_SEEN - 1)] += 1
+            waiting = state.engines[engine, c.N_QUEUED] * 1
+            record.queue_seen[engine, waiting if waiting < QUEUE_EXACT else cell_of_queue(waiting)] += 1
             if diary.row.shape[0] > 0:
                 diary.row[effect[c.F_TAG]] = effect[c.F_D]
             if record.timeline.shape[0] > 0:
@@ -198,8 +200,14 @@ def complete(
             if state.requests[belongs[c.M_REQUEST], c.R_EPOCH] == belongs[c.M_EPOCH]:
                 record.timeline[row_of(traffic, belongs[c.M_TAG]), stage, T_DONE_NS] = now_ns
     clockwork.running[slot] = 0
-    set_done(clockwork, slot, c.FOREVER)
     desk.on_batch_done(now_ns, tables, state, slot, epoch, results)
+
+
+@kernel
+def begin_passage(line: Int64s) -> None:
+    """Nothing has happened at a stage yet. The first stage's is written by itself: a loop becomes a call of memset."""
+    for column in range(TIMELINE_COLUMNS):
+        line[column] = -1
 
 
 @kernel
@@ -208,9 +216,9 @@ def begin_attempt(now_ns: int, record: Record, row: int, tag: int) -> None:
     record.attempts[row, A_TAG] = tag
     record.attempts[row, A_START_NS] = now_ns
     if record.timeline.shape[0] > 0:
-        for stage in range(record.timeline.shape[1]):
-            for column in range(TIMELINE_COLUMNS):
-                record.timeline[row, stage, column] = -1
+        begin_passage(record.timeline[row, 0])
+        for stage in range(1, record.timeline.shape[1]):
+            begin_passage(record.timeline[row, stage])
 
 
 @kernel
@@ -374,26 +382,30 @@ def run(
     rows = traffic.arrival_ns.shape[0]
     arrival = traffic.carried.shape[0]
     to_tag = traffic.first_tag - arrival
+    fault = record.counts[N_FAULTS]
     while arrival < rows or traffic.more == 0:
         done_slot = clockwork.earliest[1]
         done_ns = clockwork.done_ns[done_slot]
         timer_ns = state.counters[c.C_NEXT_TIMER_NS]
         client_ns = clients.due_ns(diary)
         arrival_ns = traffic.arrival_ns[arrival] if arrival < rows else c.FOREVER
-        work_ns = min(done_ns, timer_ns, client_ns, arrival_ns)
-        fault = record.counts[N_FAULTS]
         fault_ns = faults[fault, FAULT_AT_NS] if fault < faults.shape[0] else c.FOREVER
+        others_ns = min(done_ns, timer_ns, client_ns)
         # Faults after the last request change nothing, but one may be what a standing engine waits for.
-        if work_ns == c.FOREVER and (fault_ns == c.FOREVER or state.counters[c.C_IN_SYSTEM] == 0):
+        if min(others_ns, arrival_ns) == c.FOREVER and (fault_ns == c.FOREVER or state.counters[c.C_IN_SYSTEM] == 0):
             break
-        now_ns = min(work_ns, fault_ns)
+        others_ns = min(others_ns, fault_ns)
+        now_ns = min(others_ns, arrival_ns)
         if record.events.shape[0] > 0 and (
             record.counts[N_EVENTS] + state.members.shape[1] + 2 > record.events.shape[0]
             or record.counts[N_EFFECTS] + state.effects.shape[0] > record.effects.shape[0]
         ):
             return OVERFULL
         called = True
-        if done_ns == now_ns:
+        if arrival_ns < others_ns:
+            attempt(now_ns, seed, arrival, arrival + to_tag, tables, state, traffic, behaviour, diary, record)
+            arrival += 1
+        elif done_ns == now_ns:
             complete(now_ns, done_slot, tables, state, traffic, clockwork, record)
             if service.cores < np.inf:
                 change_speed(now_ns, service, state, clockwork)
@@ -402,12 +414,13 @@ def run(
             desk.on_timer(now_ns, tables, state)
         elif fault_ns == now_ns:
             called = befall(now_ns, faults[fault], tables, state, service, clockwork, record)
-            record.counts[N_FAULTS] += 1
-        elif client_ns == now_ns:
-            called = client_acts(now_ns, seed, tables, state, traffic, behaviour, diary, record)
+            fault += 1
+            record.counts[N_FAULTS] = fault
         else:
-            attempt(now_ns, seed, arrival, arrival + to_tag, tables, state, traffic, behaviour, diary, record)
-            arrival += 1
+            called = client_acts(now_ns, seed, tables, state, traffic, behaviour, diary, record)
         if called:
             carry_out(now_ns, seed, state, service, energy, traffic, behaviour, diary, clockwork, record)
+        # Mostly the slot has been given another batch by now, and plays its matches with that alone.
+        if done_ns == now_ns and clockwork.running[done_slot] == 0:
+            set_done(clockwork, done_slot, c.FOREVER)
     return int(record.counts[N_CALLS])

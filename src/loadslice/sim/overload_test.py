@@ -58,6 +58,24 @@ def test_overload_costs_no_capacity_where_one_engine_serves_the_first_and_the_la
     assert found.throughput_per_s > 0.95 * 100
 
 
+@pytest.mark.parametrize("engines", [["host"], ["host", "spare"]])
+def test_overload_costs_no_capacity_where_the_last_stage_takes_longest(engines: list[str]) -> None:
+    """What was begun ended hopeless at the second stage, and more so beside an engine that only stands second there."""
+    names = {name: Engine(backend="twin", queue=Queue(limit=64)) for name in ("host", "spare")}
+    stages = [Stage(name="in", variant="in", engine="host"), Stage(name="s", variant="s", engines=engines)]
+    pipeline = check(
+        Pipeline(version=1, pipeline="p", engines=names, stages=stages, deadline_ms=200, max_requests=256), "test"
+    )
+    entries = [
+        Entry(variant=variant, engine=engine, batch=1, basis="modelled",
+              latency_ms=Milliseconds(mean=ms, family="constant"))
+        for variant, engine, ms in (("in", "host", 3.0), ("s", "host", 10.0), ("s", "spare", 10.0))
+    ]  # fmt: skip
+    trace = pl.DataFrame({"arrival_s": np.arange(1000) / 300})
+    found = simulate.summarise(simulate.run(simulate.prepare(trace, pipeline, LatencyTable(entries=entries))))
+    assert found.throughput_per_s == pytest.approx(1000 / 13, rel=0.02)
+
+
 def test_a_canary_without_times_is_refused_and_not_taken_for_the_old_version() -> None:
     with pytest.raises(InputError, match=r"canary of stage 's' has no time on engine 'npu' \(variant 'new'\)"):
         summed(alone(canary=Canary(variant="new")))

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from loadslice.policy import invariants
-from loadslice.sim import memory, simulate, tally
+from loadslice.sim import addition, memory, pieces, simulate, tally
 from loadslice.spec.errors import InputError
 from loadslice.spec.faults import Fault
 from loadslice.spec.latency import Entry, InputWork, LatencyTable, Milliseconds, StageWork
@@ -103,6 +103,15 @@ def test_parts_of_any_size_give_the_result_of_the_whole_digest_included(rows: in
     invariants.check_idle(parts.state)
 
 
+def test_pieces_of_parts_are_the_parts_again_and_the_last_is_told() -> None:
+    rows = [0, 1, pieces.PIECE_ROWS, pieces.PIECE_ROWS + 1]
+    parts = [pl.DataFrame({"at": np.arange(count)}) for count in rows]
+    found = list(pieces.in_pieces(parts))
+    assert [piece.height for piece, _ in found] == [0, 1, pieces.PIECE_ROWS, pieces.PIECE_ROWS, 1]
+    assert pl.concat([piece for piece, _ in found]).equals(pl.concat(parts))
+    assert [more for _, more in found] == [1, 1, 1, 1, 0]
+
+
 def test_an_empty_trace_in_parts_is_one_readable_line() -> None:
     with pytest.raises(InputError, match="the trace is empty"):
         simulate.run_parts(iter([]), plan(), profile(), rate_per_s=1.0)
@@ -127,11 +136,12 @@ def test_the_histogram_is_as_near_to_the_true_percentiles_as_it_says(monkeypatch
 
 def test_every_cell_of_the_histogram_is_as_narrow_as_it_says() -> None:
     for taken_ns in (1, 2, 2047, 2049, 999_983, 123_456_789_012, 2**61):
-        kept = tally.Tally()
-        kept._exact, kept._cells = None, np.zeros(tally._CELLS, np.int64)
-        kept._completed = 1
-        kept._cells += np.bincount(tally._cell(np.array([taken_ns])), minlength=tally._CELLS)
-        assert float(kept._from_cells(np.array([0.5]))[0]) == pytest.approx(taken_ns, rel=tally.ERROR_MAX)
+        cells = np.zeros(addition.CELLS, np.int64)
+        addition.count_cells(np.array([taken_ns]), cells)
+        (cell,) = np.flatnonzero(cells).tolist()
+        low_ns, high_ns = addition.lower_end_ns(cell), addition.lower_end_ns(cell + 1)
+        assert low_ns <= taken_ns < high_ns
+        assert high_ns - low_ns <= 1.0 or (low_ns + high_ns) / 2 == pytest.approx(taken_ns, rel=tally.ERROR_MAX)
 
 
 def test_a_run_that_memory_cannot_hold_is_refused_with_the_size_that_fits() -> None:

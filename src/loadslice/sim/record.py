@@ -4,7 +4,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from loadslice.policy.kernel import by_reference, kernel, rare
+from loadslice.policy.kernel import by_reference, entry, kernel, rare
 from loadslice.policy.tables import Int64s
 from loadslice.sim.service import Float64s
 
@@ -36,7 +36,10 @@ overhead: time outside the core, added to its latency."""
     T_VERSION,
     TIMELINE_COLUMNS,
 ) = range(8)
-QUEUE_SEEN = 1024
+QUEUE_EXACT = 1024
+"""Queue lengths below it are counted one by one; of those above, each doubling has half as many cells."""
+QUEUE_SEEN = QUEUE_EXACT + 10 * QUEUE_EXACT // 2
+"""Cells: up to a million that wait; more are counted as that."""
 N_EVENTS, N_EFFECTS, N_CALLS, N_ENDED, N_FAULTS, N_COUNTS = range(6)
 
 
@@ -87,7 +90,7 @@ class Record(NamedTuple):
     timeline: Annotated[Int64s, TIMELINE_COLUMNS]
     """[A or 0, S, TIMELINE_COLUMNS]"""
     queue_seen: Annotated[Int64s, QUEUE_SEEN]
-    """[E, QUEUE_SEEN] how often a placement found that many waiting, itself included"""
+    """[E, QUEUE_SEEN] placements by how many waited, themselves included, once what could start had started"""
     batches_j: Float64s
     """[E] energy of batches whose energy was measured, joules"""
     events: Int64s
@@ -138,6 +141,25 @@ def row_of(traffic: Traffic, tag: int) -> int:
         else:
             high = middle
     return low
+
+
+@entry(inlined=False)
+def cell_of_queue(waiting: int) -> int:
+    """The cell of a queue length of at least QUEUE_EXACT."""
+    shift = 1
+    while waiting >> shift >= QUEUE_EXACT:
+        shift += 1
+    half = QUEUE_EXACT // 2
+    return int(min(QUEUE_EXACT + (shift - 1) * half + (waiting >> shift) - half, QUEUE_SEEN - 1))
+
+
+def queue_of_cell(cell: int) -> int:
+    """The shortest queue that is counted in a cell: within 1/512 of all that are."""
+    if cell < QUEUE_EXACT:
+        return cell
+    half = QUEUE_EXACT // 2
+    doublings, place = divmod(cell - QUEUE_EXACT, half)
+    return (half + place) << (doublings + 1)
 
 
 @kernel

@@ -1,6 +1,6 @@
 """How would this pipeline have served this trace? The policy core in virtual time over measured or modelled times."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from loadslice.sim import tally as sums
 from loadslice.sim.clients import Behaviour, empty_diary, lower_clients
 from loadslice.sim.clockwork import idle_clockwork
 from loadslice.sim.faults import lower_faults
+from loadslice.sim.pieces import in_pieces
 from loadslice.sim.record import NO_TRAFFIC, Record, Traffic
 from loadslice.sim.service import GRID, Float64s, Service, lower_service, quantile_function
 from loadslice.sim.tally import Tally
@@ -155,31 +156,34 @@ def warm() -> None:
     latency = LatencyTable(
         entries=[Entry(variant="v", engine="e", batch=1, latency_ms=times, basis="modelled")],
     )
-    run(prepare(pl.DataFrame({"arrival_s": [0.0, 0.1]}), pipeline, latency), journal=True)
+    tallied(run(prepare(pl.DataFrame({"arrival_s": [0.0, 0.1]}), pipeline, latency), journal=True))
 
 
-def run(prepared: Prepared, *, seed: int = 0, journal: bool = False) -> Run:
+def run(prepared: Prepared, *, seed: int = 0, journal: bool = False, stages: bool = True) -> Run:
     """Run once.
 
     Args:
         prepared: From `prepare`.
         seed: Start of every draw.
         journal: Keep per-stage times and the event log whatever they cost.
+        stages: Keep per-stage times as far as TIMELINE_CELLS_MAX allows; a search that only adds runs up does not ask.
 
     Returns:
         The run; exactly one outcome per request.
     """
-    requests, stages = len(prepared.traffic.arrival_ns), len(prepared.tables.stages)
+    requests, stage_count = len(prepared.traffic.arrival_ns), len(prepared.tables.stages)
     attempts = requests * prepared.behaviour.attempts
-    timed = journal or attempts * stages <= TIMELINE_CELLS_MAX
-    log_rows = attempts * (3 * stages + 4) + 1_024 if journal else 0
+    timed = journal or (stages and attempts * stage_count <= TIMELINE_CELLS_MAX)
+    log_rows = attempts * (3 * stage_count + 4) + 1_024 if journal else 0
     while True:
         course = _Course(prepared, seed, log_rows)
         record = course.record(attempts, timed=timed)
         if course.advance(prepared.traffic, record) != loop.OVERFULL:
             break
         log_rows *= 2
-    assert ((record.outcome != Outcome.NONE) == (record.start_ns >= 0)).all(), "exactly one outcome per attempt"
+    # Of clients that may come back, most attempts are never made; any other run makes all of them.
+    made = requests if attempts == requests else int(np.count_nonzero(record.start_ns >= 0))
+    assert record.counts[r.N_ENDED] == made, "exactly one outcome per attempt"
     return course.finished(prepared.traffic, record, requests, None, prepared.warnings)
 
 
@@ -214,10 +218,10 @@ def run_parts(
     intake, course, tally = Intake(pipeline, latency, seed=seed), _Course(prepared, seed, 0), Tally()
     traffic, record = NO_TRAFFIC, course.record(0, timed=False)
     requests = 0
-    for part, more in _with_more(parts):
-        requests += part.height
+    for piece, more in in_pieces(parts):
+        requests += piece.height
         inside = np.flatnonzero(record.outcome == Outcome.NONE)
-        lowered = intake.lower(part, carried=len(inside))
+        lowered = intake.lower(piece, carried=len(inside))
         traffic, record = course.follow(traffic, record, inside, lowered, more=more)
         course.advance(traffic, record)
         tally.add(traffic, record)
@@ -225,16 +229,6 @@ def run_parts(
         intake.lower(pl.DataFrame({"arrival_s": []}))
     assert tally.attempts == requests, "exactly one outcome per request"
     return course.finished(traffic, record, requests, tally, prepared.warnings + intake.warnings)
-
-
-def _with_more(parts: Iterable[pl.DataFrame]) -> Iterator[tuple[pl.DataFrame, int]]:
-    """Each part, and whether another one follows."""
-    ahead = iter(parts)
-    part = next(ahead, None)
-    while part is not None:
-        following = next(ahead, None)
-        yield part, int(following is not None)
-        part = following
 
 
 class _Course:
@@ -344,8 +338,9 @@ def tallied(finished: Run) -> Tally:
 
 
 def latency_ms(finished: Run) -> Float64s:
-    """Latency of each attempt that was answered and not degraded, milliseconds, in arrival order."""
-    times: Float64s = sums.taken_ns(finished.record.attempts[answered(finished)]) / _NS_PER_MS
+    """Latency of each request that was answered and not degraded, from its first attempt on, ms, in arrival order."""
+    taken_ns = sums.since_first_ns(finished.record.attempts, len(finished.traffic.arrival_ns))
+    times: Float64s = taken_ns[answered(finished)] / _NS_PER_MS
     return times
 
 

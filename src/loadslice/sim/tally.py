@@ -3,13 +3,11 @@
 import hashlib
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadslice.policy.tables import Int64s
+from loadslice.sim import addition as a
 from loadslice.sim import record as r
 from loadslice.sim.record import Record, Traffic
-from loadslice.sim.service import Float64s
-from loadslice.spec.outcome import OUTCOMES, REASONS, Outcome, Reason
 from loadslice.spec.simulation import LatencyMs
 
 EXACT_MAX = 8_000_000
@@ -18,16 +16,7 @@ EXACT_MAX = 8_000_000
 ERROR_MAX = 1 / 4096
 """Furthest that a percentile from the histogram is from the true one, as a share of it: 0.025 %."""
 
-_BLOCK = 1 << 16
-"""Attempts added at once; these fit the cache, all of a long run in one go take four times as long."""
 _NS_PER_MS = 1_000_000
-_MANTISSA_BITS = 52
-_KEPT_BITS = 11
-"""Leading bits of a latency's mantissa: cells 1/2048 of their lower end wide, so that the middle of a cell is
-within 1/4096 of all that is in it. A latency below 2048 ns has a cell of its own."""
-_SHIFT = _MANTISSA_BITS - _KEPT_BITS
-_FIRST_CELL = int(np.float64(1.0).view(np.int64)) >> _SHIFT
-_CELLS = (int(np.float64(2.0**62).view(np.int64)) >> _SHIFT) - _FIRST_CELL + 1
 
 
 class Tally:
@@ -35,11 +24,6 @@ class Tally:
 
     Attributes:
         attempts: That reached the core.
-        outcomes: [7] by `Outcome`.
-        reasons: [reasons] by `Reason`.
-        in_time: Attempts answered well before their deadline, and while their client was still there.
-        wrong: Completed attempts that a faulty engine answered wrongly.
-        end_ns: When the last one ended.
     """
 
     def __init__(self, timeout_ns: int = 0) -> None:
@@ -49,55 +33,60 @@ class Tally:
             timeout_ns: How long clients wait; 0: for ever.
         """
         self.attempts = 0
-        self.outcomes = np.zeros(len(OUTCOMES) + 1, np.int64)
-        self.reasons = np.zeros(len(REASONS), np.int64)
-        self.in_time = 0
-        self.wrong = 0
-        self.end_ns = 0
+        self._sums = a.no_sums()
         self._timeout_ns = timeout_ns
         self._sha = hashlib.sha256()
         self._exact: list[Int64s] | None = []
         self._cells = np.zeros(0, np.int64)
-        self._completed = 0
-        self._sum_ns = 0
 
     def add(self, traffic: Traffic, record: Record) -> None:
-        """Add the attempts that have ended in a part of a trace."""
-        rows = record.ended[: record.counts[r.N_ENDED]]
-        deadline_ns = traffic.requests[:, r.Q_DEADLINE_NS]
-        for start in range(0, len(rows), _BLOCK):
-            block = rows[start : start + _BLOCK]
-            # Attempts that follow a request's first stand a whole trace further down each.
-            self._add(record.attempts[block], deadline_ns[block % len(deadline_ns)])
+        """Add the attempts that have ended in a part of a trace, in the order in which they ended."""
+        ended = int(record.counts[r.N_ENDED])
+        self.attempts += ended
+        for first in range(0, ended, a.BLOCK):
+            count = min(a.BLOCK, ended - first)
+            answered = a.add_up(first, count, self._timeout_ns, traffic, record, self._sums)
+            self._sha.update(np.ascontiguousarray(self._sums.said[:count], dtype="<i8").data)
+            self._keep(self._sums.taken_ns[:answered])
 
-    def _add(self, ended: Int64s, deadline_ns: Int64s) -> None:
-        """Add attempts in the order in which they ended, and their deadlines relative to their start."""
-        self.attempts += len(ended)
-        self.outcomes += np.bincount(ended[:, r.A_OUTCOME], minlength=len(self.outcomes))
-        self.reasons += np.bincount(ended[:, r.A_REASON], minlength=len(self.reasons))
-        self.end_ns = max(self.end_ns, int(ended[-1, r.A_END_NS]))
-        self._sha.update(np.ascontiguousarray(ended[:, : r.A_HINT_NS + 1], dtype="<i8").data)
-        # A degraded reply costs no time and says little: it is counted, and part of no latency and no goodput.
-        done = (ended[:, r.A_OUTCOME] == Outcome.COMPLETED) & (ended[:, r.A_REASON] != Reason.DEGRADED)
-        if not done.all():
-            ended, deadline_ns = ended[done], deadline_ns[done]
-        self.wrong += int(np.count_nonzero(ended[:, r.A_WRONG]))
-        taken = taken_ns(ended)
-        patience_ns = np.minimum(deadline_ns, self._timeout_ns) if self._timeout_ns else deadline_ns
-        self.in_time += int(np.count_nonzero(taken <= patience_ns))
-        self._completed += len(taken)
-        self._sum_ns += int(taken.sum())
-        self._keep(taken)
-
-    def _keep(self, taken: Int64s) -> None:
+    def _keep(self, taken_ns: Int64s) -> None:
         if self._exact is not None:
-            self._exact.append(taken)
+            self._exact.append(taken_ns.copy())
             if self._completed <= EXACT_MAX:
                 return
-            taken = np.concatenate(self._exact)
+            taken_ns = np.concatenate(self._exact)
             self._exact = None
-            self._cells = np.zeros(_CELLS, np.int64)
-        self._cells += np.bincount(_cell(taken), minlength=_CELLS)
+            self._cells = np.zeros(a.CELLS, np.int64)
+        a.count_cells(taken_ns, self._cells)
+
+    @property
+    def outcomes(self) -> Int64s:
+        """Attempts by `Outcome`, [7]."""
+        return self._sums.outcomes
+
+    @property
+    def reasons(self) -> Int64s:
+        """Attempts by `Reason`, [reasons]."""
+        return self._sums.reasons
+
+    @property
+    def in_time(self) -> int:
+        """Attempts answered well before their deadline, and while their client was still there."""
+        return int(self._sums.totals[a.S_IN_TIME])
+
+    @property
+    def wrong(self) -> int:
+        """Completed attempts that a faulty engine answered wrongly."""
+        return int(self._sums.totals[a.S_WRONG])
+
+    @property
+    def end_ns(self) -> int:
+        """When the last one ended."""
+        return int(self._sums.totals[a.S_END_NS])
+
+    @property
+    def _completed(self) -> int:
+        return int(self._sums.totals[a.S_COMPLETED])
 
     @property
     def digest(self) -> str:
@@ -110,23 +99,22 @@ class Tally:
         return self._exact is not None
 
     def latency_ms(self) -> LatencyMs:
-        """P50, P95, P99 and mean of completed attempts; null when there are none."""
+        """P50, P95, P99 and mean of completed requests, from their first attempt on; null when there are none."""
         if self._completed == 0:
             return LatencyMs(p50=None, p95=None, p99=None, mean=None)
         if self._exact is not None:
-            p50, p95, p99 = np.percentile(np.concatenate(self._exact), [50, 95, 99]) / _NS_PER_MS
+            found_ns = np.percentile(np.concatenate(self._exact), [50, 95, 99]).tolist()
         else:
-            p50, p95, p99 = self._from_cells(np.array([0.5, 0.95, 0.99])) / _NS_PER_MS
-        mean = self._sum_ns / self._completed / _NS_PER_MS
-        return LatencyMs(p50=float(p50), p95=float(p95), p99=float(p99), mean=mean)
+            found_ns = [self._from_cells(share) for share in (0.5, 0.95, 0.99)]
+        p50, p95, p99 = (ns / _NS_PER_MS for ns in found_ns)
+        mean = int(self._sums.totals[a.S_TAKEN_NS]) / self._completed / _NS_PER_MS
+        return LatencyMs(p50=p50, p95=p95, p99=p99, mean=mean)
 
-    def _from_cells(self, shares: Float64s) -> Float64s:
-        """Middles of the cells that hold these quantiles, ns."""
-        cells = np.searchsorted(np.cumsum(self._cells), shares * (self._completed - 1), side="right")
-        low = ((cells + _FIRST_CELL) << _SHIFT).view(np.float64)
-        high = ((cells + 1 + _FIRST_CELL) << _SHIFT).view(np.float64)
-        middle: Float64s = np.where(high - low <= 1.0, low, (low + high) / 2)
-        return middle
+    def _from_cells(self, share: float) -> float:
+        """Middle of the cell that holds a quantile, ns."""
+        cell = int(np.searchsorted(np.cumsum(self._cells), share * (self._completed - 1), side="right"))
+        low, high = a.lower_end_ns(cell), a.lower_end_ns(cell + 1)
+        return low if high - low <= 1.0 else (low + high) / 2
 
 
 def taken_ns(attempts: Int64s) -> Int64s:
@@ -135,7 +123,13 @@ def taken_ns(attempts: Int64s) -> Int64s:
     return taken
 
 
-def _cell(times_ns: Int64s) -> NDArray[np.int64]:
-    """The histogram's cell of each time: exponent and leading mantissa bits of a double are its logarithm, cut off."""
-    bits = np.maximum(times_ns, 1).astype(np.float64).view(np.int64)
-    return (bits >> _SHIFT) - _FIRST_CELL
+def since_first_ns(attempts: Int64s, requests: int) -> Int64s:
+    """Time from the start of each attempt's request to the attempt's end, [attempts].
+
+    Args:
+        attempts: [requests * attempts each, ATTEMPT_COLUMNS] as a run in one part leaves them.
+        requests: Of the trace.
+    """
+    first_ns = np.tile(attempts[:requests, r.A_START_NS], len(attempts) // max(1, requests))
+    taken: Int64s = taken_ns(attempts) + attempts[:, r.A_START_NS] - first_ns
+    return taken

@@ -22,9 +22,21 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     still, and so does what starts. wrong: answers come in time and are wrong."""
     factor: float | None = None
     """Only for slow, and needed there."""
+    detect_ms: float | None = None
+    """How long until the server learns of it, for a simulated pipeline: until then work goes to the engine and stands
+    still. Down, crash: at once, as a process that ends is noticed, unless this says otherwise. Hang: 2000, a pulse's
+    time, after which what runs and waits there goes elsewhere; one that is over sooner is never learned of."""
 
 
-_ACTS_ON = {"slow": "pace", "hang": "pace", "down": "presence", "crash": "presence", "wrong": "answers"}
+HANG_DETECT_MS = 2000.0
+
+_ACTS_ON: dict[str, frozenset[str]] = {
+    "slow": frozenset({"pace"}),
+    "hang": frozenset({"pace", "presence"}),
+    "down": frozenset({"presence"}),
+    "crash": frozenset({"presence"}),
+    "wrong": frozenset({"answers"}),
+}
 """Two faults of one engine that act on one thing may not overlap: the end of one would end the other."""
 
 _FACTOR_MAX = 1e6
@@ -77,23 +89,40 @@ def load_faults(path: Path, pipeline: Pipeline | Language) -> list[Fault]:
             raise InputError(f"{place}.factor: {fault.factor:g} says nothing of kind '{fault.kind}'. Leave it out.")
         if fault.factor is not None and not 0 < fault.factor <= _FACTOR_MAX:
             raise InputError(f"{place}.factor: {fault.factor:g} is not between 0 and {_FACTOR_MAX:.0f}.")
+        if fault.detect_ms is not None:
+            _check_detection(fault, f"{place}.detect_ms", pipeline)
     _refuse_overlaps(faults, path)
     return faults
+
+
+def _check_detection(fault: Fault, place: str, pipeline: Pipeline | Language) -> None:
+    if fault.kind in {"slow", "wrong"} or isinstance(pipeline, Language):
+        where = "a language file" if isinstance(pipeline, Language) else f"kind '{fault.kind}'"
+        raise InputError(f"{place}: {fault.detect_ms:g} says nothing of {where}. Leave it out.")
+    assert fault.detect_ms is not None
+    if not 0 <= fault.detect_ms <= _WAIT_MS_MAX:
+        raise InputError(f"{place}: {fault.detect_ms:g} is not between 0 and {_WAIT_MS_MAX}.")
+
+
+def _acts_on(fault: Fault) -> frozenset[str]:
+    # Until it is noticed, an engine that is gone stands still.
+    return _ACTS_ON[fault.kind] | ({"pace"} if fault.detect_ms else set())
 
 
 def _refuse_overlaps(faults: list[Fault], path: Path) -> None:
     last: dict[tuple[str, str], int] = {}
     for index in sorted(range(len(faults)), key=lambda index: faults[index].at_s):
         fault = faults[index]
-        key = (fault.engine, _ACTS_ON[fault.kind])
-        before = last.get(key)
-        if before is not None and fault.at_s < faults[before].at_s + faults[before].for_s:
-            end_s = faults[before].at_s + faults[before].for_s
-            raise InputError(
-                f"{path}: [{index}]: engine '{fault.engine}' is '{faults[before].kind}' until {end_s:g} s by "
-                f"[{before}], so '{fault.kind}' cannot begin at {fault.at_s:g} s. Let one end before the next begins."
-            )
-        last[key] = index
+        for key in sorted((fault.engine, thing) for thing in _acts_on(fault)):
+            before = last.get(key)
+            if before is not None and fault.at_s < faults[before].at_s + faults[before].for_s:
+                end_s = faults[before].at_s + faults[before].for_s
+                raise InputError(
+                    f"{path}: [{index}]: engine '{fault.engine}' is '{faults[before].kind}' until {end_s:g} s by "
+                    f"[{before}], so '{fault.kind}' cannot begin at {fault.at_s:g} s. "
+                    "Let one end before the next begins."
+                )
+            last[key] = index
 
 
 def load_clients(path: Path) -> Clients:

@@ -122,7 +122,8 @@ class Breaker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     permits: int = 3
     """Probes that a half-open breaker lets through."""
     half_open_ms: float = 10_000.0
-    """A half-open breaker decides at the latest this long after its first probe."""
+    """A half-open breaker decides this long after its first probe; later only while one runs whose batch is expected to
+    take more than half as long."""
 
 
 class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

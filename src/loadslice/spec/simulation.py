@@ -10,7 +10,7 @@ Basis = Literal["simulated on measured times", "simulated on modelled times", "s
 
 
 class LatencyMs(msgspec.Struct, frozen=True, kw_only=True):
-    """Percentiles of completed requests, milliseconds; null when nothing completed."""
+    """Percentiles of completed requests from the start of their first attempt, milliseconds; null: none completed."""
 
     p50: float | None
     p95: float | None
@@ -24,7 +24,7 @@ class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
     utilisation: float
     """Busy slot time over slot time, 0 to 1."""
     queue_p99: float
-    """99th percentile of the queue length that placements found."""
+    """99th percentile, over placements, of how many waited once what could start had; above 1024 within 0.2 %."""
     batches: int
     dispatched: int
     """Requests in those batches."""

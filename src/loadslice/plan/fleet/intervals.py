@@ -28,7 +28,7 @@ def intervals(judge: Judge, verdict: Verdict, seed: int) -> dict[str, tuple[floa
         drawn = perturbed(judge.design.latency, rng)
         prepared = judge.with_latency(drawn).prepared(verdict.counts, verdict.boxes, verdict.policy)
         assert prepared is not None, "it was simulated before"
-        run = simulate.run(replicas.in_run(prepared, replica), seed=replica)
+        run = simulate.run(replicas.in_run(prepared, replica), seed=replica, stages=False)
         again = judge.summed(run, verdict.counts, verdict.boxes, verdict.policy)
         for name, value in _figures(again):
             figures.setdefault(name, []).append(value)

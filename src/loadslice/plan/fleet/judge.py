@@ -94,11 +94,11 @@ class Judge:
         spent = 0
         if screen and self._stretch is not None:
             part = prepared._replace(traffic=self._stretch)
-            verdict = self.summed(simulate.run(part, seed=self.seed), counts, boxes, policy, whole=False)
+            verdict = self.summed(simulate.run(part, seed=self.seed, stages=False), counts, boxes, policy, whole=False)
             spent = verdict.requests
             if not verdict.holds:
                 return verdict
-        verdict = self.summed(simulate.run(prepared, seed=self.seed), counts, boxes, policy, whole=True)
+        verdict = self.summed(simulate.run(prepared, seed=self.seed, stages=False), counts, boxes, policy, whole=True)
         return _with_requests(verdict, spent + verdict.requests)
 
     def at_speed(self, speed: float) -> "Judge":

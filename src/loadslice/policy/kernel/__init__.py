@@ -19,9 +19,10 @@ import numba
 from numba.core.types import unliteral  # type: ignore[attr-defined] # its stubs do not know it
 
 from loadslice.policy.kernel.cells import by_reference
-from loadslice.policy.kernel.parts import Entry, PartCompiler
+from loadslice.policy.kernel.parts import Entry, EntryCompiler, PartCompiler
+from loadslice.policy.kernel.scan import first_least
 
-__all__ = ["by_reference", "entry", "kernel", "rare", "source_hash"]
+__all__ = ["by_reference", "entry", "first_least", "kernel", "rare", "source_hash"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -104,7 +105,7 @@ def entry(*, inlined: bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def whole(function: Callable[P, R]) -> Callable[P, R]:
         if numba.config.DISABLE_JIT:
             return function
-        dispatcher: Any = numba.njit(**_FLAGS, cache=_folder is not None)(function)
+        dispatcher: Any = numba.njit(**_FLAGS, cache=_folder is not None, pipeline_class=EntryCompiler)(function)
         dispatcher.__class__ = Entry
         dispatcher.part = _part(function, inlined=inlined)
         compiled: Callable[P, R] = dispatcher

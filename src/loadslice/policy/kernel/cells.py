@@ -84,7 +84,8 @@ register_default(Reference)(models.OpaqueModel)
 def by_reference(tables: type[T]) -> type[T]:
     """Have compiled code take a NamedTuple of arrays and numbers by reference.
 
-    All of its values must have arrays of one dtype, number of dimensions and layout (C), or calls raise `TypeError`.
+    All of its values must have arrays of one dtype, number of dimensions, layout (C) and, where the source states it,
+    number of columns, or calls raise `TypeError`.
     """
     if numba.config.DISABLE_JIT:
         return tables
@@ -96,7 +97,6 @@ def by_reference(tables: type[T]) -> type[T]:
     def field_type(name: str, value: Any, context: Any) -> Any:
         if not isinstance(value, np.ndarray):
             return {int: types.int64, float: types.float64}[hints[name]]
-        assert value.shape[-1] == columns.get(name, value.shape[-1]), f"{path}.{name} has other columns"
         return Cells(typeof_impl(value, context).dtype, value.ndim, f"{path}.{name}", columns.get(name, 0))
 
     @typeof_impl.register(tables)
@@ -146,6 +146,14 @@ def _unbox_cells(kind: Cells, value: Any, c: Any) -> NativeValue:
         c.pyapi.err_set_string("PyExc_TypeError", text)
     data = at(value, _DATA, c.context.get_value_type(types.CPointer(kind.dtype)))
     lengths = at(value, _LENGTHS, cgutils.intp_t.as_pointer())
+    if kind.columns:
+        # Machine code goes from row to row by this number; by another it would read and write beside the table.
+        found = builder.load(cgutils.gep_inbounds(builder, lengths, kind.ndim - 1))
+        has_others = builder.and_(builder.not_(is_other), builder.icmp_signed("!=", found, found.type(kind.columns)))
+        with builder.if_then(has_others, likely=False):
+            text = f"{kind.table} has rows of %zd columns, not of {kind.columns}."
+            c.pyapi.err_format("PyExc_TypeError", text, found)
+        is_other = builder.or_(is_other, has_others)
     members = [data] + [builder.load(cgutils.gep_inbounds(builder, lengths, axis)) for axis in range(kind.ndim)]
     return NativeValue(_struct(c.context, builder, kind, members), is_error=is_other)
 
@@ -158,7 +166,7 @@ def _struct(context: Any, builder: Any, kind: Cells, members: list[Any]) -> Any:
     return value
 
 
-def _apart(builder: Any, access: Any, place: str) -> Any:
+def apart(builder: Any, access: Any, place: str) -> Any:
     """Say of a load or a store that its place overlaps with no other place (LLVM's type-based alias analysis)."""
     module, zero = builder.module, ir.Constant(ir.IntType(64), 0)
     root = module.add_metadata([ir.MetaDataString(module, "loadslice")])
@@ -181,7 +189,7 @@ def _get_field(context: Any, builder: Any, kind: Reference, value: Any, name: st
     position, field = list(kind.fields).index(name), kind.fields[name]
 
     def member(*path: int) -> Any:
-        return _apart(builder, builder.load(cgutils.gep_inbounds(builder, frame, 0, position, *path)), "frame")
+        return apart(builder, builder.load(cgutils.gep_inbounds(builder, frame, 0, position, *path)), "frame")
 
     if not isinstance(field, Cells):
         return member()
@@ -251,7 +259,7 @@ def _get_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     value, index = args
     address = _address(context, builder, kind, value, index_type, index)
     if not isinstance(sig.return_type, Cells):
-        return _apart(builder, builder.load(address), kind.table)
+        return apart(builder, builder.load(address), kind.table)
     lengths = [_length(builder, kind, value, axis) for axis in range(kind.ndim - sig.return_type.ndim, kind.ndim)]
     return _struct(context, builder, sig.return_type, [address, *lengths])
 
@@ -261,5 +269,5 @@ def _set_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind, index_type, _ = sig.args
     value, index, new = args
     address = _address(context, builder, kind, value, index_type, index)
-    _apart(builder, builder.store(new, address), kind.table)
+    apart(builder, builder.store(new, address), kind.table)
     return context.get_dummy_value()

@@ -45,12 +45,15 @@ def faults(tables: Tables, state: State) -> list[str]:
         expect(set(lined) == waiting and len(lined) == len(waiting), f"engine {engine}: waiting lists")
         expect(int(counts[c.N_WAITING]) == len(lined), f"engine {engine}: waiting are counted")
         expect(len(lined) <= int(settings[c.E_QUEUE]) + rows.shape[0], f"engine {engine}: queue within its limit")
-        backlog = [0] * c.CLASSES
+        backlog, pairs = [0] * c.CLASSES, [0] * c.CLASSES
         for s in (*lined, *listed):
             if rows[s, c.Q_FILLING] == 1:
+                missing = int(rows[s, c.Q_PROMPT] + rows[s, c.Q_PRODUCED] - rows[s, c.Q_COMPUTED])
                 for lower in range(int(rows[s, c.Q_CLASS]), c.CLASSES):
-                    backlog[lower] += int(rows[s, c.Q_PROMPT] + rows[s, c.Q_PRODUCED] - rows[s, c.Q_COMPUTED])
+                    backlog[lower] += missing
+                    pairs[lower] += missing * int(rows[s, c.Q_COMPUTED]) + missing * missing // 2
         expect(state.backlog[engine].tolist() == backlog, f"engine {engine}: backlog by class")
+        expect(state.backlog_pairs[engine].tolist() == pairs, f"engine {engine}: pairs of the backlog by class")
         step = state.rows[engine, : counts[c.N_STEPPING]]
         members = step[:, c.P_SEQUENCE].tolist()
         expect(len(set(members)) == len(members), f"engine {engine}: a sequence once in a step")

@@ -4,6 +4,7 @@ Every call takes ``now_ns`` first and leaves its effects, in order, in ``state.e
 A fact that does not apply (an old epoch, a row that is free) answers ``REFUSED`` and changes nothing.
 """
 
+from loadslice.policy.deadlines import HINT_FLOOR_NS
 from loadslice.policy.kernel import entry, kernel, rare
 from loadslice.policy.layout import Int64s
 from loadslice.policy.tokens import columns as c
@@ -32,7 +33,6 @@ DISPLACED, INELIGIBLE, DRAINING = int(Reason.DISPLACED), int(Reason.INELIGIBLE),
 CLIENT_GONE = int(Reason.CLIENT_GONE)
 NO_ROUTE = int(Route.NONE)
 
-HINT_FLOOR_NS = 1_000_000
 LATE_NS = 5_000_000_000
 LATE_TIMES = 20
 """A step that takes longer than both that time and so many times what was expected: the engine hangs."""
@@ -88,6 +88,15 @@ def refuse(state: State, tag: int, outcome: int, reason: int, hint_ns: int) -> i
 
 
 @rare
+def drained_ns(now_ns: int, tables: Tables, state: State) -> int:
+    """How long the engine with the longest wait of all has one."""
+    longest = 0
+    for engine in range(state.engines.shape[0]):
+        longest = max(longest, wait_ns(now_ns, tables, state, engine, c.CLASSES - 1))
+    return longest
+
+
+@rare
 def displace(now_ns: int, state: State, engine: int, priority: int) -> bool:
     """End the newest waiting sequence of the lowest class below ``priority``; false: there is none."""
     for lower in range(c.CLASSES - 1, priority, -1):
@@ -133,9 +142,9 @@ def on_arrival(
     counters[c.C_SUBMITTED] += 1
     sequence = counters[c.C_FREE_HEAD]
     if counters[c.C_DRAINING] == 1:
-        return refuse(state, tag, REJECTED, DRAINING, 0)
+        return refuse(state, tag, REJECTED, DRAINING, drained_ns(now_ns, tables, state))
     if sequence < 0:
-        return refuse(state, tag, REJECTED, TABLE_FULL, 0)
+        return refuse(state, tag, REJECTED, TABLE_FULL, drained_ns(now_ns, tables, state))
     if prompt + new_max > tables.run[c.T_CONTEXT]:
         return refuse(state, tag, REJECTED, INELIGIBLE, 0)
     decode = choose_decode(now_ns, tables, state, priority, prompt, new_max, hits)
@@ -149,7 +158,7 @@ def on_arrival(
     prefill = remote if is_remote_route(way) else decode
     start_ns = wait_ns(now_ns, tables, state, prefill, priority)
     first_ns = now_ns + start_ns + prompt_ns(tables, state, prefill, prompt - hits[prefill], hits[prefill])
-    if first_ns > first_by_ns:
+    if first_ns > min(first_by_ns, deadline_ns):
         return refuse(state, tag, SHED, HOPELESS, start_ns)
     row = state.sequences[sequence]
     counters[c.C_FREE_HEAD] = row[c.Q_NEXT]  # before anybody is displaced, whose row the shells still read
@@ -214,9 +223,12 @@ def take_row(now_ns: int, tables: Tables, state: State, engine: int, place: int,
     row[c.Q_IN_STEP] = 0
     if said == c.LATE and row[c.Q_DOOMED] == 0 and row[c.Q_LOST] == 0:
         return
-    if row[c.Q_FILLING] == 1:
-        add_backlog(state, engine, row[c.Q_CLASS], -step[c.P_TOKENS])
+    filling = row[c.Q_FILLING] == 1
+    if filling:
+        add_backlog(state, engine, sequence, -1)
     row[c.Q_COMPUTED] += step[c.P_TOKENS]
+    if filling:
+        add_backlog(state, engine, sequence, 1)
     if row[c.Q_DOOMED] == 1 or row[c.Q_LOST] == 1:
         leave(state, sequence)
         if row[c.Q_DOOMED] == 1:

@@ -64,15 +64,28 @@ def prompt_ns(tables: Tables, state: State, engine: int, tokens: int, computed: 
 
 
 @kernel
-def computed_now(state: State, engine: int, priority: int) -> int:
-    """Prompt tokens of the step that runs, of a class and those above it: they are in the backlog until it ends."""
-    tokens = 0
+def packed_ns(tables: Tables, engine: int, tokens: int, pairs: int) -> int:
+    """Time of tokens of prompts by the settings, in full steps: each token has its part of a step's base."""
+    settings = tables.engines[engine]
+    each_ns = settings[c.E_TOKEN_NS] + settings[c.E_STEP_NS] // settings[c.E_STEP_TOKENS]
+    return int(tokens * each_ns + min(pairs, ATTENTION_PAIRS_MAX) * settings[c.E_PROMPT_ATTEND_PS] // 1000)
+
+
+@kernel
+def waits_ns(tables: Tables, state: State, engine: int, priority: int) -> int:
+    """Time by the settings of prompts that wait, of a class and those above it.
+
+    Those of the step that runs are in the backlog until it ends, and waited for with it.
+    """
+    tokens = state.backlog[engine, priority] * 1
+    pairs = state.backlog_pairs[engine, priority] * 1
     for place in range(state.engines[engine, c.N_STEPPING]):
         row = state.rows[engine, place]
         sequence = state.sequences[row[c.P_SEQUENCE]]
         if sequence[c.Q_FILLING] == 1 and sequence[c.Q_CLASS] <= priority:
-            tokens += row[c.P_TOKENS]
-    return int(tokens)
+            tokens -= row[c.P_TOKENS]
+            pairs -= row[c.P_TOKENS] * sequence[c.Q_COMPUTED] + row[c.P_TOKENS] * row[c.P_TOKENS] // 2
+    return packed_ns(tables, engine, tokens, max(0, pairs))
 
 
 @kernel
@@ -82,8 +95,7 @@ def wait_ns(now_ns: int, tables: Tables, state: State, engine: int, priority: in
     left_ns = 0
     if counts[c.N_STEPPING] > 0:
         left_ns = max(0, counts[c.N_STEP_BEGAN_NS] + counts[c.N_STEP_EXPECTED_NS] - now_ns)
-    backlog = state.backlog[engine, priority] - computed_now(state, engine, priority)
-    backlog_ns = scaled(state, engine, backlog * settings[c.E_TOKEN_NS])
+    backlog_ns = scaled(state, engine, waits_ns(tables, state, engine, priority))
     over = counts[c.N_SEATS_USED] + counts[c.N_WAITING] + 1 - settings[c.E_SEATS]
     seat_ns = over * counts[c.N_HELD_NS] // settings[c.E_SEATS] if over > 0 else 0
     return int(left_ns + backlog_ns + seat_ns)
@@ -97,9 +109,9 @@ def learn(state: State, engine: int, took_ns: int) -> None:
     if expected_ns <= 0:
         return
     # An eighth of the way to what this step says; one stall of a hundred times counts as four times.
-    took_ns = min(took_ns, 4 * expected_ns)
+    ratio_ppm = took_ns * c.PPM // expected_ns if took_ns < 4 * expected_ns else 4 * c.PPM
     scale_ppm = counts[c.N_SCALE_PPM]
-    seen_ppm = scale_ppm * took_ns // expected_ns
+    seen_ppm = scale_ppm * ratio_ppm // c.PPM
     counts[c.N_SCALE_PPM] = min(SCALE_PPM_MAX, max(SCALE_PPM_MIN, (7 * scale_ppm + seen_ppm) // 8))
 
 

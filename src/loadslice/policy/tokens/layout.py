@@ -30,6 +30,8 @@ class State(NamedTuple):
     """[E, CLASSES, WAITING_COLUMNS]"""
     backlog: Int64s
     """[E, CLASSES] tokens of prompts that wait or are being computed, in a class and those above it"""
+    backlog_pairs: Int64s
+    """[E, CLASSES] of those, tokens before each token, summed"""
     running: Int64s
     """[E, R] sequences in order of admission, the first N_RUNNING are valid"""
     rows: Int64s

@@ -33,17 +33,28 @@ def mark(state: State, engine: int) -> None:
 
 
 @kernel
-def add_backlog(state: State, engine: int, priority: int, tokens: int) -> None:
-    """Count prompt tokens for whoever comes after them: newcomers of their class and of those below."""
-    for lower in range(priority, c.CLASSES):
-        state.backlog[engine, lower] += tokens
-
-
-@kernel
 def left_to_compute(state: State, sequence: int) -> int:
     """Tokens whose KV is missing before the next one can be sampled."""
     row = state.sequences[sequence]
     return int(row[c.Q_PROMPT] + row[c.Q_PRODUCED] - row[c.Q_COMPUTED])
+
+
+@kernel
+def add_backlog(state: State, engine: int, sequence: int, sign: int) -> None:
+    """Count what is missing of a prompt for whoever comes after it, newcomers of its class and of those below; or not.
+
+    Args:
+        state: Changed.
+        engine: Where it stands.
+        sequence: Its prompt is missing, or part of it.
+        sign: 1 to count it, -1 to count it no longer: before its tokens change, and anew after.
+    """
+    row = state.sequences[sequence]
+    tokens = left_to_compute(state, sequence)
+    pairs = tokens * row[c.Q_COMPUTED] + tokens * tokens // 2
+    for lower in range(row[c.Q_CLASS], c.CLASSES):
+        state.backlog[engine, lower] += sign * tokens
+        state.backlog_pairs[engine, lower] += sign * pairs
 
 
 @kernel
@@ -79,7 +90,7 @@ def wait(state: State, sequence: int, engine: int) -> None:
     row[c.Q_STATUS] = c.WAITING
     row[c.Q_AT] = engine
     state.engines[engine, c.N_WAITING] += 1
-    add_backlog(state, engine, row[c.Q_CLASS], left_to_compute(state, sequence))
+    add_backlog(state, engine, sequence, 1)
     mark(state, engine)
 
 
@@ -100,7 +111,7 @@ def unwait(state: State, sequence: int) -> None:
         line[c.W_TAIL] = before
     line[c.W_COUNT] -= 1
     state.engines[engine, c.N_WAITING] -= 1
-    add_backlog(state, engine, row[c.Q_CLASS], -left_to_compute(state, sequence))
+    add_backlog(state, engine, sequence, -1)
     mark(state, engine)
 
 
@@ -112,7 +123,7 @@ def join(state: State, sequence: int, engine: int) -> None:
     state.running[engine, counts[c.N_RUNNING]] = sequence
     counts[c.N_RUNNING] += 1
     if not is_decoding(state, sequence):
-        add_backlog(state, engine, row[c.Q_CLASS], left_to_compute(state, sequence))
+        add_backlog(state, engine, sequence, 1)
     state.counters[c.C_ORDER] += 1
     row[c.Q_ORDER] = state.counters[c.C_ORDER]
     row[c.Q_STATUS] = c.RUNNING
@@ -133,5 +144,5 @@ def leave(state: State, sequence: int) -> None:
         state.running[engine, later] = state.running[engine, later + 1]
     counts[c.N_RUNNING] -= 1
     if not is_decoding(state, sequence):
-        add_backlog(state, engine, row[c.Q_CLASS], -left_to_compute(state, sequence))
+        add_backlog(state, engine, sequence, -1)
     mark(state, engine)

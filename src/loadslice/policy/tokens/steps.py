@@ -6,10 +6,11 @@ limit by taking less of a prompt, yet a prompt always advances by `LEAST_TOKENS`
 a running one only when its class is higher.
 """
 
+from loadslice.policy.deadlines import HINT_FLOOR_NS
 from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens.ends import HOPELESS, SHED, finish, preempt
-from loadslice.policy.tokens.estimate import late_ns, prompt_ns, scaled, step_ns
+from loadslice.policy.tokens.estimate import late_ns, prompt_ns, scaled, step_ns, wait_ns
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.memory import blocks_for, grow, has_room, take_seats
 from loadslice.policy.tokens.queues import is_decoding, join, left_to_compute, say, unwait
@@ -136,16 +137,20 @@ def admit(now_ns: int, tables: Tables, state: State, engine: int) -> int:
 
 @rare
 def shed_hopeless(now_ns: int, tables: Tables, state: State, engine: int) -> None:
-    """End what waits here and cannot have its first token in time, even if it were begun now."""
+    """End what waits here and cannot have its next token in time, even if it were begun now."""
     for priority in range(c.CLASSES):
         sequence = state.waiting[engine, priority, c.W_HEAD]
         while sequence >= 0:
             row = state.sequences[sequence]
             following = row[c.Q_NEXT]
-            if row[c.Q_PRODUCED] == 0 and row[c.Q_FIRST_BY_NS] < c.FOREVER:
+            due_ns = row[c.Q_DEADLINE_NS]
+            if row[c.Q_PRODUCED] == 0:
+                due_ns = min(due_ns, row[c.Q_FIRST_BY_NS])
+            if due_ns < c.FOREVER:
                 missing = left_to_compute(state, sequence)
-                if now_ns + prompt_ns(tables, state, engine, missing, row[c.Q_COMPUTED]) > row[c.Q_FIRST_BY_NS]:
-                    finish(now_ns, state, sequence, SHED, HOPELESS, 0)
+                if now_ns + prompt_ns(tables, state, engine, missing, row[c.Q_COMPUTED]) > due_ns:
+                    hint_ns = max(HINT_FLOOR_NS, wait_ns(now_ns, tables, state, engine, c.CLASSES - 1))
+                    finish(now_ns, state, sequence, SHED, HOPELESS, hint_ns)
             sequence = following
 
 

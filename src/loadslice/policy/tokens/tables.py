@@ -95,6 +95,7 @@ def fresh(tables: Tables, max_sequences: int) -> State:
         engines=np.zeros((count, c.ENGINE_COLUMNS), np.int64),
         waiting=np.zeros((count, c.CLASSES, c.WAITING_COLUMNS), np.int64),
         backlog=np.zeros((count, c.CLASSES), np.int64),
+        backlog_pairs=np.zeros((count, c.CLASSES), np.int64),
         running=np.zeros((count, seats), np.int64),
         rows=np.zeros((count, seats, c.ROW_COLUMNS), np.int64),
         gaps=np.zeros((count, seats), np.int64),

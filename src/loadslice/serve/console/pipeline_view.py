@@ -179,7 +179,7 @@ class PipelineView:
             "queued": state.engines[:, c.N_QUEUED].tolist(),
             "queue_limit": tables.engines[:, c.E_QUEUE_LIMIT].tolist(),
             "waiting": state.engines[:, c.N_WAITING : c.N_WAITING + len(CLASSES)].tolist(),
-            "backlog_ms": [round(ns / NS_PER_MS, 2) for ns in state.engines[:, c.N_BACKLOG_NS].tolist()],
+            "backlog_ms": [round(ns / NS_PER_MS, 2) for ns in state.backlog_ns[-1].tolist()],
             "batches_per_s": _rates(window, c.N_BATCHES, len(names)),
             "requests_per_s": _rates(window, c.N_DISPATCHED, len(names)),
             "failover_in_per_s": _rates(window, c.N_FAILOVER_IN, len(names)),

@@ -1,0 +1,123 @@
+"""Adds attempts that have ended to the sums of a run: one pass over each, in the order in which they ended."""
+
+import math
+from typing import Annotated, NamedTuple
+
+import numpy as np
+
+from loadslice.policy.kernel import by_reference, entry, kernel
+from loadslice.policy.tables import Int64s
+from loadslice.sim import record as r
+from loadslice.sim.record import Record, Traffic
+from loadslice.spec.outcome import OUTCOMES, REASONS, Outcome, Reason
+
+COMPLETED, DEGRADED = int(Outcome.COMPLETED), int(Reason.DEGRADED)
+
+BLOCK = 8192
+"""Attempts added at once: what is written of them fits the cache until it is hashed."""
+
+SAID_COLUMNS = r.A_HINT_NS + 1
+"""Leading columns of an attempt that are hashed."""
+
+KEPT_BITS = 11
+"""Leading bits of a latency's mantissa: cells 1/2048 of their lower end wide, so that the middle of a cell is
+within 1/4096 of all that is in it. A latency below 2048 ns has a cell of its own."""
+CELLS = 62 << KEPT_BITS
+
+S_IN_TIME, S_WRONG, S_COMPLETED, S_TAKEN_NS, S_END_NS, SUM_COLUMNS = range(6)
+"""Attempts answered before their deadline; those answered wrongly; answered; latencies of their requests together; the
+last end."""
+
+
+@by_reference
+class Sums(NamedTuple):
+    """What a run adds up to so far, and one block of it."""
+
+    outcomes: Int64s
+    """[7] attempts by `Outcome`"""
+    reasons: Int64s
+    """[reasons] attempts by `Reason`"""
+    totals: Annotated[Int64s, SUM_COLUMNS]
+    """[SUM_COLUMNS]"""
+    said: Annotated[Int64s, SAID_COLUMNS]
+    """[BLOCK, SAID_COLUMNS] how and when each attempt of the block ended"""
+    taken_ns: Int64s
+    """[BLOCK] latencies of the requests of the block that were answered, from their first attempt on"""
+
+
+def no_sums() -> Sums:
+    """Nothing was added yet."""
+    return Sums(
+        outcomes=np.zeros(len(OUTCOMES) + 1, np.int64),
+        reasons=np.zeros(len(REASONS), np.int64),
+        totals=np.zeros(SUM_COLUMNS, np.int64),
+        said=np.zeros((BLOCK, SAID_COLUMNS), np.int64),
+        taken_ns=np.zeros(BLOCK, np.int64),
+    )
+
+
+@entry(inlined=False)
+def add_up(first: int, count: int, timeout_ns: int, traffic: Traffic, record: Record, sums: Sums) -> int:
+    """Add a block of attempts.
+
+    Args:
+        first: Place of the first of them among those that have ended.
+        count: At most BLOCK.
+        timeout_ns: How long clients wait; 0: for ever.
+        traffic: What they asked.
+        record: What became of them.
+        sums: Changed.
+
+    Returns:
+        How many were answered, and not by a degraded reply, which costs no time and says little: it is counted, and
+        part of no latency and no goodput.
+    """
+    requests = traffic.arrival_ns.shape[0]
+    totals = sums.totals
+    answered = 0
+    for place in range(count):
+        row = record.ended[first + place]
+        attempt = record.attempts[row]
+        for column in range(SAID_COLUMNS):
+            sums.said[place, column] = attempt[column]
+        sums.outcomes[attempt[r.A_OUTCOME]] += 1
+        sums.reasons[attempt[r.A_REASON]] += 1
+        totals[S_END_NS] = max(totals[S_END_NS], attempt[r.A_END_NS])
+        if attempt[r.A_OUTCOME] != COMPLETED or attempt[r.A_REASON] == DEGRADED:
+            continue
+        taken_ns = attempt[r.A_END_NS] - attempt[r.A_START_NS] + attempt[r.A_OVERHEAD_NS]
+        # Attempts that follow a request's first stand a whole trace further down each.
+        first_row = row if row < requests else row % requests
+        patience_ns = traffic.requests[first_row, r.Q_DEADLINE_NS]
+        if timeout_ns > 0:
+            patience_ns = min(patience_ns, timeout_ns)
+        totals[S_IN_TIME] += 1 if taken_ns <= patience_ns else 0
+        totals[S_WRONG] += attempt[r.A_WRONG]
+        # Each attempt has patience of its own; the request has taken all the time since its first.
+        taken_ns += attempt[r.A_START_NS] - record.attempts[first_row, r.A_START_NS]
+        totals[S_TAKEN_NS] += taken_ns
+        sums.taken_ns[answered] = taken_ns
+        answered += 1
+    totals[S_COMPLETED] += answered
+    return answered
+
+
+@kernel
+def cell_of(taken_ns: int) -> int:
+    """The histogram's cell of a time: exponent and leading bits of the mantissa are its logarithm, cut off."""
+    mantissa, exponent = math.frexp(float(max(taken_ns, 1)))
+    return ((exponent - 1) << KEPT_BITS) + int((2.0 * mantissa - 1.0) * (1 << KEPT_BITS))
+
+
+@entry(inlined=False)
+def count_cells(taken_ns: Int64s, cells: Int64s) -> int:
+    """Count each time in its cell; the times, as they came."""
+    for place in range(taken_ns.shape[0]):
+        cells[cell_of(taken_ns[place])] += 1
+    return int(taken_ns.shape[0])
+
+
+def lower_end_ns(cell: int) -> float:
+    """Where a cell begins."""
+    exponent, bits = divmod(cell, 1 << KEPT_BITS)
+    return math.ldexp(1.0 + bits / (1 << KEPT_BITS), exponent)
