@@ -115,7 +115,7 @@ def test_another_process_another_hash_seed_jit_on_or_off_same_bytes(disable_jit:
     here = {seed: fingerprint(busy_run(seed)) for seed in (1, 2)}
     script = "import json, same_core_test as s; print(json.dumps({k: s.fingerprint(s.busy_run(k)) for k in (1, 2)}))"
     environment = {**os.environ, "PYTHONHASHSEED": "4711", "NUMBA_DISABLE_JIT": disable_jit or "0"}
-    environment["PYTHONPATH"] = str(Path(__file__).parent)
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     printed = subprocess.run(
         [sys.executable, "-c", script], env=environment, check=True, capture_output=True, text=True, timeout=280
     ).stdout
