@@ -139,8 +139,8 @@ def settle(now_ns: int, tables: Tables, state: State, request: int, engine: int,
     row = state.requests[request]
     row[c.R_WORK_NS] = work_ns(tables, state, row[c.R_STAGE], engine, row[c.R_BUCKET], row[c.R_ITEMS])
     row[c.R_LATEST_NS] = row[c.R_DEADLINE_NS]
-    if row[c.R_DEADLINE_NS] < c.FOREVER:
-        row[c.R_LATEST_NS] -= rest_ns(now_ns, tables, state, request)
+    if row[c.R_DEADLINE_NS] < c.FOREVER and tables.pairs[row[c.R_STAGE], engine, c.P_BATCH_SIZE] > 1:
+        row[c.R_LATEST_NS] -= rest_ns(now_ns, tables, state, request)  # asked for by company alone
     enter(now_ns, tables, state, request, engine)
     push(now_ns, tables, state, request, engine)
     say(state, c.PLACED, row[c.R_TAG], row[c.R_STAGE], engine, reason, request)

@@ -1,7 +1,6 @@
 """Tables by reference: compiled code reads and writes what NumPy would, and refuses what it would misread."""
 
 import re
-import subprocess
 import sys
 from typing import Annotated, NamedTuple
 
@@ -67,16 +66,3 @@ def test_an_array_that_would_be_misread_is_refused(other: Int64s) -> None:
     work(shelf(), 0)
     with pytest.raises(TypeError, match=r"Shelf.grid is not a C-contiguous array of int64 in 3 dimensions"):
         work(shelf()._replace(grid=other), 0)
-
-
-@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="NumPy itself takes any of these")
-def test_rows_of_another_length_are_refused_from_the_first_call_on() -> None:
-    wide = shelf()._replace(boxes=np.zeros((3, 4), np.int64))
-    message = r"Shelf.boxes has rows of 4 columns, not of 3\.$"
-    code = f"from {__name__} import shelf, work; import numpy as np\n"
-    code += "work(shelf()._replace(boxes=np.zeros((3, 4), np.int64)), 0)"
-    first = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert re.search("TypeError: .*" + message, first.stderr.strip())
-    work(shelf(), 0)
-    with pytest.raises(TypeError, match=message):
-        work(wide, 0)
