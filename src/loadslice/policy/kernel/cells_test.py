@@ -1,7 +1,5 @@
 """Tables by reference: compiled code reads and writes what NumPy would, and refuses what it would misread."""
 
-import re
-import sys
 from typing import Annotated, NamedTuple
 
 import numba
