@@ -97,6 +97,18 @@ def lines(record: Service) -> Iterator[str]:
         f"processor time{load}"
     )
     yield from record.notes
+    yield _conclusion(record)
+
+
+def _conclusion(record: Service) -> str:
+    """What to serve, in one sentence."""
+    if proven(record):
+        return f"Serve {TUNED_FILE}: it meets the floor at {record.throughput_speedup:.2f}x the requests per second."
+    if record.tuned_metric < record.floor:
+        why = f"its answers miss the floor ({record.tuned_metric:.4f} against {record.floor:.4f})"
+    else:
+        why = f"it is not faster ({record.throughput_speedup:.2f}x the requests per second)"
+    return f"Keep the pipeline as it is: {why}."
 
 
 def _stage(stage: StageChoice) -> Iterator[str]:

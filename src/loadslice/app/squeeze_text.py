@@ -16,6 +16,10 @@ def lines(result: Squeeze) -> Iterator[str]:
     yield f"{'variant':{width}}  {'target':12}  {'speed-up':>8}  {'metric':>8}  {'SQNR dB':>7}  kept  "
     for one in result.variants:
         yield _row(one, width)
+    yield ""
+    yield "speed-up: times as fast as untuned; of each target's best after its threads were tuned."
+    yield "front: nothing else that was timed is both faster and better."
+    yield "kept: layers left in the model's own precision."
     for one in result.variants:
         yield from _winner(one)
     if result.calibration is not None:
@@ -33,6 +37,7 @@ def lines(result: Squeeze) -> Iterator[str]:
             yield f"  {shapes}: {figures}, compiles in {compiled}"
     yield ""
     yield from result.notes
+    yield result.conclusion
 
 
 def _row(one: Variant, width: int) -> str:

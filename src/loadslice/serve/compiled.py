@@ -54,7 +54,7 @@ def compile_apart(what: What, entry: Callable[..., object]) -> None:
     """
     if is_compiled(entry):
         return
-    log.info("decisions are compiled, once for this version")
+    log.info("decisions are compiled, once for this version: a minute perhaps, and never again")
     try:
         with subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, what],

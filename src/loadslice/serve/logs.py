@@ -54,12 +54,28 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
+class Lines(logging.Formatter):
+    """One line for each record, with its time (UTC)."""
+
+    converter = staticmethod(time.gmtime)
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+STARTING = ("loadslice.serve.compiled", "loadslice.serve.stages", "loadslice.serve.warm")
+"""Say what a start is at: it may take half a minute, and whoever waits wants to know for what."""
+
+
 def set_up(log_format: str, level: int = logging.WARNING) -> None:
     """Have everything logged to stderr, as ``text`` or ``json``."""
     handler = logging.StreamHandler()
-    text = logging.Formatter("%(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonLines() if log_format == "json" else text)
+    handler.setFormatter(JsonLines() if log_format == "json" else Lines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    for name in STARTING:
+        logging.getLogger(name).setLevel(min(level, logging.INFO))
 
 
 class Stories:

@@ -88,6 +88,12 @@ def test_a_flood_is_bounded_and_what_was_left_out_is_counted(caplog) -> None:
     assert "900 others were left out" in last.getMessage()
 
 
+def test_a_line_of_text_begins_with_its_time() -> None:
+    record = logging.LogRecord("x", logging.WARNING, "f", 1, "said %d", (3,), None)
+    record.created, record.msecs = 1_764_000_000.25, 250.0
+    assert logs.Lines().format(record) == "2025-11-24T16:00:00.250Z WARNING x: said 3"
+
+
 def test_json_lines_are_one_line_each_whatever_they_hold(caplog) -> None:
     formatter = logs.JsonLines()
     record = logging.LogRecord("x", logging.WARNING, "f", 1, 'two\nlines "quoted" \u2028 %s', ("é",), None)

@@ -1,5 +1,6 @@
 """Stages made ready to run: models loaded on their engines, Python functions found."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +19,8 @@ from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolve_model
 from loadslice.spec.pipeline import Canary, Pipeline, Stage
 from loadslice.spec.work import Work
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ def load_stages(pipeline: Pipeline, folder: Path, clock: Clock) -> list[LoadedSt
     hosts = Hosts()
     try:
         for index, stage in enumerate(pipeline.stages):
+            log.info("loading stage '%s': %s on %s", stage.name, _what(stage), ", ".join(stage.engine_names))
             loaded.append(_load_stage(pipeline, stage, folder, clock, hosts, first=index == 0))
             _check_versions(loaded[-1], first=index == 0, last=index == len(pipeline.stages) - 1)
         _tell_carried(loaded)
@@ -81,6 +85,10 @@ def load_stages(pipeline: Pipeline, folder: Path, clock: Clock) -> list[LoadedSt
         hosts.stop()
         raise
     return loaded
+
+
+def _what(stage: Stage) -> str:
+    return str(stage.python or stage.model or stage.variant)
 
 
 def _tell_carried(loaded: list[LoadedStage]) -> None:

@@ -45,6 +45,8 @@ def warm_models(pipeline: Pipeline, stages: Sequence[LoadedStage], only: int | N
                 if not isinstance(runner, ModelRunner) or (only is not None and (index != only or not runner.is_open)):
                     continue
                 name, engine = engines[index]
+                if only is None:
+                    log.info("warming up stage '%s' on %s", loaded.stage.name, name)
                 with opened(runner):
                     for slot in range(engine.max_inflight):
                         _warm_slot(loaded.stage, name, runner, slot)

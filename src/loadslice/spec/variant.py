@@ -130,12 +130,15 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     kept_layers: list[str] = []
     """Nodes left in the source's precision."""
     shipped: bool
-    """It met the floor on the runtime that serves it, and is the fastest of its target that did."""
+    """It met the floor on the runtime that serves it, is the fastest of its target that did, and faster than the model
+    as it is."""
     why: str
     timings: list[Timing] = []
     throughput: list[Throughput] = []
     on_front: bool = False
     """Nothing else that was measured is both faster and better."""
+    meets_floor: bool | None = None
+    """``None``: not judged on the runtime that would serve it."""
     recipe: str | None = None
     """File with the build steps, for a target that is not on this machine."""
     bytes_on_disk: int | None = None
@@ -272,6 +275,8 @@ class Squeeze(msgspec.Struct, frozen=True, kw_only=True):
     buckets: Buckets | None
     environment: EnvironmentLock
     notes: list[str]
+    conclusion: str = ""
+    """What to serve, in one sentence."""
     stamp: Stamp
 
 

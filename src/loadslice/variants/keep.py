@@ -75,6 +75,7 @@ class Keeper:
             sqnr_db=proof.sqnr_db,
             kept_layers=list(proof.artefact.kept),
             shipped=shipped,
+            meets_floor=proof.metric >= self._bench.floor.least,
             why=self._why(proof, winner, best, speed),
             timings=timings,
             throughput=flow,
@@ -139,7 +140,10 @@ class Keeper:
         assert winner is not None
         if winner is not proof:
             theirs, own = speed[winner.name], speed[proof.name]
-            return f"meets the floor; {winner.name} is faster or better ({theirs:.2f}x against {own:.2f}x)."
+            return (
+                f"meets the floor; {winner.name} was faster or better where all were timed alike, before its threads "
+                f"were tuned ({theirs:.2f}x against {own:.2f}x)."
+            )
         if best.speedup_vs_untuned <= 1.0:
             return f"meets the floor, but is not faster than the untuned model ({best.speedup_vs_untuned:.2f}x)."
         return f"fastest {proof.artefact.target} that meets the floor {floor}."

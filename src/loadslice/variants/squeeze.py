@@ -31,6 +31,7 @@ from loadslice.spec.work import StageInputError
 from loadslice.variants import accelerators, buckets, cpu, environment, tune
 from loadslice.variants import timing as times
 from loadslice.variants.bench import UNTUNED, Artefact, Failure, Proof, Workbench, first_line
+from loadslice.variants.conclusion import conclude
 from loadslice.variants.keep import Keeper
 from loadslice.variants.metrics import LABELLED_LOSS_MAX, Judge, Outputs, default_floor, parse_floor
 from loadslice.variants.order import Order
@@ -210,6 +211,7 @@ def _finish(
         buckets=found_buckets,
         environment=lock,
         notes=bench.notes,
+        conclusion=conclude(variants, str(bench.floor)),
         stamp=keeper.stamp(SCHEMA),
     )
     write_bytes(order.out / "squeeze.json", encode_json(result))

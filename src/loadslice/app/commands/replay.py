@@ -140,7 +140,7 @@ def _inputs(
     if path is not None and pipeline is not None and pipeline.inputs is not None:
         return payloads.from_function(pipeline.inputs, path.parent)
     raise InputError(
-        "nothing to send: give --inputs DIR|FILE.py, --body FILE, or --pipeline P.yaml whose `inputs:` names a function."
+        "nothing to send: give --inputs DIR|FILE.py, --body FILE, or a --pipeline whose `inputs:` names a function."
     )
 
 

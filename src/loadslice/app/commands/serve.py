@@ -21,6 +21,7 @@ from loadslice.serve.drift import DriftSampler
 from loadslice.serve.generation import Serving
 from loadslice.serve.limits import MEBIBYTE, Limits
 from loadslice.serve.loop import new_loop
+from loadslice.serve.loss_log import Losses
 from loadslice.serve.server import Server
 from loadslice.serve.tls import Tls, TlsFiles
 from loadslice.serve.tracing import Tracer
@@ -131,6 +132,9 @@ def command(
     witnesses: list[logs.Witness] = [] if tracer is None else [tracer]
     if stories or slow_ms is not None:
         witnesses.append(logs.Stories(slow_ms))
+    losses = Losses()
+    if not stories:
+        witnesses.append(losses)
     check_exposure(host, has_tokens=tokens is not None, has_tls=tls_cert is not None, insecure=insecure)
     if insecure and not is_loopback(host):
         say(f"warning: --host {host} --insecure: whoever reaches this address may use the server")
@@ -171,6 +175,7 @@ def command(
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(_serve(server, served, ready_file, as_json=as_json))
     finally:
+        losses.tell()
         if tracer is not None:
             tracer.close()
 

@@ -65,8 +65,8 @@ def command(
     """How far does the hardware I own go?
 
     From one MODEL (an .onnx file, or package:NAME/PATH) a variant per target, proved on inputs that it was not
-    calibrated on, timed against ONNX Runtime as it comes. Nothing is shipped below the floor; when nothing can be, the
-    best found is shown and the exit code is 3.
+    calibrated on, timed against ONNX Runtime as it comes. Nothing is shipped that misses the floor or is not faster
+    than the model as it is; when nothing is shipped, the last line says why, and the exit code is 3.
 
     MODEL may be a pipeline file: then every stage's model is squeezed, combinations are judged by the service's final
     answers, and the fastest that holds is written as squeezed.yaml beside the file.

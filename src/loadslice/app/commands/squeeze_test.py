@@ -103,6 +103,10 @@ def test_a_person_gets_a_table_with_the_setting_to_paste(folder: Path, capsys: p
     assert text.startswith("untuned: ONNX Runtime as it comes")
     assert "m-fp32-fused-onnxruntime" in text
     assert ("engine: {backend: " in text) == (code == 0)
+    assert "front: nothing else that was timed is both faster and better." in text
+    last = text.splitlines()[-1]
+    assert last.startswith("Serve m-" if code == 0 else "Keep the model as it is: ")
+    assert json.loads(Path("out/squeeze/m/squeeze.json").read_text())["conclusion"] == last
     picture = ElementTree.parse("out/squeeze/m/squeeze.svg").getroot()
     assert len(picture.findall(".//{http://www.w3.org/2000/svg}circle")) == 2
 
