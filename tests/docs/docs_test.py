@@ -121,6 +121,17 @@ def test_the_pages_are_there_and_have_something_to_say(name: str) -> None:
     assert len((DOCS / f"{name}.md").read_text(encoding="utf-8").split()) > 200
 
 
+def test_what_a_page_includes_it_links_to_for_readers_of_the_bare_file() -> None:
+    unlinked = [
+        f"{path.name}: {file}"
+        for path in sorted(DOCS.glob("*.md"))
+        for text in [path.read_text(encoding="utf-8")]
+        for file in re.findall(r"^```\{include\} (\S+)$", text, re.MULTILINE)
+        if f"]({file})" not in text or not (DOCS / file).is_file()
+    ]
+    assert not unlinked
+
+
 def test_generated_tables_are_what_the_generator_writes() -> None:
     stale = [
         name
