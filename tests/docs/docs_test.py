@@ -106,6 +106,21 @@ def test_every_command_is_in_the_readme_and_the_readme_has_no_others() -> None:
     assert named == set(COMMANDS)
 
 
+def test_characters_wrong_in_the_example_have_one_source() -> None:
+    table = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    example = (REPOSITORY / "examples/ocr/README.md").read_text(encoding="utf-8")
+    said = set(re.findall(r"([\d.]+) % of characters wrong", example))
+    assert said == set(re.findall(r"\| ([\d.]+) % \|$", table, re.MULTILINE))
+    assert len(said) == 1
+
+
+def test_the_readme_says_what_each_plan_computes_in() -> None:
+    rows = re.findall(
+        r"^\| (ONNX Runtime alone|OpenVINO alone), (\w+) \|", (REPOSITORY / "README.md").read_text(), re.MULTILINE
+    )
+    assert rows == [("ONNX Runtime alone", "fp32"), ("OpenVINO alone", "bf16")]
+
+
 def test_make_targets_named_in_the_text_exist() -> None:
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))

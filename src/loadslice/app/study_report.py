@@ -1,5 +1,6 @@
 """Turns what a study found into its report."""
 
+import re
 from datetime import UTC, datetime
 
 import msgspec
@@ -80,6 +81,7 @@ def _plan(studied: Studied, found: Findings) -> PlanReport:
         title=plan.title,
         file=plan.path.name,
         engines={name: _how(engine) for name, engine in plan.pipeline.engines.items()},
+        precisions=_precisions(studied),
         hybrid=plan.hybrid,
         simulated=prediction.simulation if prediction else None,
         simulated_whole=studied.whole,
@@ -109,6 +111,23 @@ def _plan(studied: Studied, found: Findings) -> PlanReport:
 def _judged(report: PlanReport, slo: Slo) -> PlanReport:
     meets, too_close, misses = judge(report, slo)
     return msgspec.structs.replace(report, meets_slo=meets, too_close=too_close, misses=misses)
+
+
+COMPUTED = re.compile(r" (\S+) threads=\d+$")
+"""End of the source of a measured time, as `loadslice.profiles.jobs` writes it."""
+
+
+def _precisions(studied: Studied) -> dict[str, str]:
+    """Engine -> what it computed in; of twins, what their sheet is of."""
+    said: dict[str, str] = {}
+    for entry in studied.table.entries if studied.table is not None else []:
+        found = COMPUTED.search(entry.source or "")
+        if found is not None:
+            said[entry.engine] = found[1]
+    asked = {
+        name: engine.precision for name, engine in studied.plan.pipeline.engines.items() if engine.backend != "python"
+    }
+    return asked | {name: precision for name, precision in said.items() if name in asked}
 
 
 def _how(engine: Engine) -> str:

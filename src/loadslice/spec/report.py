@@ -122,6 +122,8 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     engines: dict[str, str]
     """Engine -> how it is run."""
+    precisions: dict[str, str] = {}
+    """Engine that runs models -> precision that it computed in, as its runtime says; what is asked for may differ."""
     hybrid: bool
     """More than one engine can run models."""
     simulated: Simulation | None = None

@@ -30,7 +30,14 @@ def render(report: Report) -> str:
         REPLICAS=REPLICAS,
     )
     planned = render_section(report.planned) if report.planned is not None else None
-    return pages.get_template("report.html.j2").render(r=report, charts=views.all_charts(report), planned=planned)
+    return pages.get_template("report.html.j2").render(
+        r=report, charts=views.all_charts(report), planned=planned, mixed=_mixed(report)
+    )
+
+
+def _mixed(report: Report) -> bool:
+    """Plans differ in what they compute in, so that they are not runtimes alone that are compared."""
+    return len({frozenset(plan.precisions.values()) for plan in report.plans}) > 1
 
 
 def _figure(plan: PlanReport, name: str) -> Compared | None:

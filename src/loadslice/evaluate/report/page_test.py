@@ -138,3 +138,13 @@ def test_both_verdicts_stand_at_the_top() -> None:
     told = "Two answers on the same engines differ."
     page = render(msgspec.structs.replace(specimen(), side_by_side=[told]))
     assert told in page.partition("<table>")[0]
+
+
+def test_every_plan_says_what_it_computes_in_and_that_precisions_differ() -> None:
+    made = specimen()
+    same = [msgspec.structs.replace(plan, precisions={"ort": "fp32"}) for plan in made.plans]
+    differ = [msgspec.structs.replace(same[0], title="OpenVINO alone", precisions={"ov": "bf16"}), *same[1:]]
+    pages = [render(msgspec.structs.replace(made, plans=plans)) for plans in (same, differ)]
+    assert "<td>bf16</td>" in pages[1]
+    assert ["different precisions" in page for page in pages] == [False, True]
+    assert "OpenVINO alone: ov bf16" in pages[1]
