@@ -5,6 +5,8 @@ import importlib
 import io
 import os
 import sys
+import traceback
+from pathlib import Path
 from typing import Any
 
 import click
@@ -110,9 +112,10 @@ def run(arguments: list[str] | None = None) -> int:
             raise
         return _unread()  # click has met it first: it wraps our stdout, and would end with 1
     except OSError as error:
-        # Only standard output is written to without `replacing`, which has its own words.
-        _leave_stdout()
-        return _refused(f"standard output cannot be written, {reason(error)}.")
+        if _is_of_stdout(error):
+            _leave_stdout()
+            return _refused(f"standard output cannot be written, {reason(error)}.")
+        return _refused(f"{_place(error)}: {reason(error)}.")
     return result if isinstance(result, int) else 0
 
 
@@ -141,6 +144,22 @@ def _unread() -> int:
     """The reader has gone (`| head`), and has read what it wanted."""
     _leave_stdout()
     return 0
+
+
+def _is_of_stdout(error: OSError) -> bool:
+    """Whether it is standard output that cannot be written: only `click.echo`, and `run` at its end, write to it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    writer = Path(last.filename)
+    return error.filename is None and (writer.parent.name == "click" or (writer.name, last.name) == ("cli.py", "run"))
+
+
+def _place(error: OSError) -> str:
+    """Where an error of the system came from that nobody had words for: its file, else the line of ours it met."""
+    if error.filename is not None:
+        return str(error.filename)
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if "loadslice" in frame.filename] or frames
+    return f"{type(error).__name__} at {Path(ours[-1].filename).name}:{ours[-1].lineno}"
 
 
 def _leave_stdout() -> None:

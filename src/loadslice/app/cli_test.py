@@ -79,6 +79,27 @@ def test_a_result_that_cannot_be_written_is_one_line_and_exit_2() -> None:
     assert shell(f"{COMMAND} check none 2> /dev/full; echo $?").stdout == "2\n"
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied", "/somewhere/odd"), "loadslice: /somewhere/odd: "),
+        (ConnectionResetError(104, "Connection reset by peer"), "loadslice: ConnectionResetError at cli_test.py:"),
+    ],
+)
+def test_an_error_of_the_system_that_is_not_standard_outputs_names_its_own_place(
+    error: OSError, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli.root, "main", fail)
+    assert cli.run(["check"]) == 2
+    text = capsys.readouterr().err
+    assert text.startswith(said)
+    assert text.count("\n") == 1
+    assert "standard output" not in text
+
+
 @pytest.mark.parametrize(("closed", "code"), [(">&-", 0), ("2>&-", 0), ("<&-", 0), ("<&- >&- 2>&-", 0)])
 def test_streams_that_were_closed_are_taken_for_nobody_who_reads(closed: str, code: int, tmp_path) -> None:
     ended = shell(f"cd {tmp_path}; {COMMAND} env lock -o lock.json {closed}; echo $? > code")

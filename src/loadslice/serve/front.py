@@ -13,7 +13,7 @@ from functools import partial
 from prometheus_client import CONTENT_TYPE_LATEST
 
 import loadslice
-from loadslice.serve import oip, oip_reply
+from loadslice.serve import extensions, oip, oip_reply
 from loadslice.serve.access import ANYBODY, Access, Caller
 from loadslice.serve.body import Bodies
 from loadslice.serve.clock import Clock
@@ -319,6 +319,8 @@ class Front:
         connection.reply(reply)
 
     def _unknown(self, path: str) -> str:
+        if (extension := extensions.of_path(path)) is not None:
+            return extension
         if path.startswith(("/v2/models/", "/v1/pipelines/")):
             return f"no such model or version here; there is '{self._name}'"
         return "no such path"

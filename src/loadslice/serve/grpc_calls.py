@@ -4,6 +4,7 @@ import asyncio
 import zlib
 from collections.abc import Callable, Mapping
 
+from loadslice.serve import extensions
 from loadslice.serve import grpc_frames as h2
 from loadslice.serve.grpc_call import (
     DEADLINE_EXCEEDED,
@@ -67,7 +68,8 @@ class Calls:
             raise BadCallError(UNKNOWN, "this port speaks gRPC only")
         method = self._methods.get(headers.get(":path", ""))
         if method is None:
-            raise BadCallError(UNIMPLEMENTED, "no such method")
+            path = headers.get(":path", "")
+            raise BadCallError(UNIMPLEMENTED, extensions.of_method(path) or "no such method")
         call.method = method
         if not method.streams:
             self._expect_rest(call)

@@ -1,5 +1,7 @@
 """Which work each row of a trace becomes."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 import pytest
@@ -33,7 +35,7 @@ def profile(*lines: int) -> LatencyTable:
     )
 
 
-def trace(items: list[int | None]) -> pl.DataFrame:
+def trace(items: Sequence[int | None]) -> pl.DataFrame:
     """Rows a millisecond apart."""
     return pl.DataFrame(
         {"arrival_s": np.arange(len(items)) / 1000, "items": items}, schema_overrides={"items": pl.Int32}

@@ -8,7 +8,7 @@ Classes, first that holds:
   for the flood stands idle at the ebb.
 - **bursty**: gaps vary at least 1.5 times as much as in a Poisson process (CV >= 1.5), or counts in windows of about
   ten requests do (dispersion >= 1.5 squared). A queue sized for the mean overflows.
-- **uniform**: none of these; near-Poisson or smoother.
+- **uniform**: none of these; smoother than Poisson, near it, or somewhat more varied: which, its reason says.
 """
 
 from dataclasses import dataclass
@@ -25,6 +25,8 @@ SPARSE_EMPTY_SHARE = 0.5
 TIDAL_SWING = 2.0
 TIDAL_AUTOCORRELATION = 0.5
 BURSTY_CV = 1.5
+POISSON_BAND = 0.1
+"""Nearer to 1 than this is near Poisson."""
 DISPERSION_WINDOW_REQUESTS = 10
 """Large enough for a stable ratio, small enough that a drift of the rate does not look like bursts."""
 COVERED_S_MIN = MINUTE_S
@@ -154,7 +156,17 @@ def classify(times_s: Floats, cv: float | None, spread: float | None) -> tuple[A
     if spread is not None and spread >= BURSTY_CV**2:
         return "bursty", f"dispersion of counts {spread:.3g} (at least {BURSTY_CV**2:g}; 1 is Poisson)"
     shown = [f"inter-arrival CV {cv:.3g}" if cv is not None else "", f"dispersion {spread:.3g}" if spread else ""]
-    return "uniform", f"{' and '.join(text for text in shown if text) or 'few requests'}: near or below Poisson (1)"
+    figures = " and ".join(text for text in shown if text) or "few requests"
+    return "uniform", f"{figures}: {_against_poisson(cv, spread)} (1 is Poisson, bursty from {BURSTY_CV:g} on)"
+
+
+def _against_poisson(cv: float | None, spread: float | None) -> str:
+    """How arrivals that are not bursty stand to a Poisson process, by the larger of the two as a deviation."""
+    known = [value for value in (cv, None if spread is None else spread**0.5) if value is not None]
+    most = max(known, default=1.0)
+    if most > 1 + POISSON_BAND:
+        return "somewhat more varied than Poisson"
+    return "near Poisson" if most >= 1 - POISSON_BAND else "more even than Poisson"
 
 
 def _empty_minutes_share(times_s: Floats) -> float:

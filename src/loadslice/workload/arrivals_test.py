@@ -80,3 +80,19 @@ def test_the_hour_curve_starts_at_the_wall_clock_and_is_null_where_nothing_was_s
 def test_weeks_are_folded_into_one() -> None:
     curve = arrivals.hour_of_week(np.arange(0, 15 * DAY, 100.0), Clock(6 * DAY, known=True))
     assert all(rate == pytest.approx(0.01, rel=0.05) for rate in curve)
+
+
+@pytest.mark.parametrize(
+    ("cv", "spread", "said"),
+    [
+        (1.14, 1.42, "somewhat more varied than Poisson"),
+        (1.02, 1.42, "somewhat more varied than Poisson"),
+        (1.02, 1.05, "near Poisson"),
+        (0.2, 0.1, "more even than Poisson"),
+        (None, None, "few requests"),
+    ],
+)
+def test_uniform_arrivals_say_how_they_stand_to_poisson(cv: float | None, spread: float | None, said: str) -> None:
+    kind, why = arrivals.classify(np.arange(0, HOUR), cv, spread)
+    assert kind == "uniform"
+    assert said in why

@@ -1,5 +1,6 @@
 """What to know before believing or using a portrait. Each rule: a condition, one sentence, the numbers behind it."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -32,7 +33,7 @@ def add(portrait: Portrait, trace: Trace) -> Portrait:
         *_missing(portrait, trace.frame),
         *_shape(portrait),
         *_sizes(portrait, trace.frame),
-        *(tokens.findings(portrait.tokens) if portrait.tokens is not None else ()),
+        *(_tokens(portrait) if portrait.tokens is not None else ()),
         *_failures(trace.frame),
         *(Finding(code="note", text=note, evidence={}) for note in trace.notes),
     ]
@@ -140,6 +141,11 @@ def _sizes(portrait: Portrait, frame: pl.DataFrame) -> list[Finding]:
             text = f"{name}: {at_top / frame.height:.1%} of requests stand at the largest value; a limit cuts them."
             found.append(_finding("truncated", text, column=name, value=sizes.max, requests=at_top))
     return found
+
+
+def _tokens(portrait: Portrait) -> Iterable[Finding]:
+    assert portrait.tokens is not None
+    return tokens.findings(portrait.tokens, counts_items=portrait.items is not None)
 
 
 def _failures(frame: pl.DataFrame) -> list[Finding]:

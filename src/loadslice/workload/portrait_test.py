@@ -49,6 +49,29 @@ def test_the_document_has_the_keys_of_the_contract() -> None:
     assert set(document["findings"][0]) == {"code", "text", "evidence"}
 
 
+def text(found: spec.Portrait) -> str:
+    return "\n".join(words.portrait_lines(found))
+
+
+def test_the_latency_that_is_wanted_and_its_waterline_stand_in_the_text() -> None:
+    loaded = trace(tokens_in=3, tokens_out=4, latency_ms=900.0)
+    said = text(portray(loaded, "x", STAMP, Context(latency_budget_ms=300)))
+    assert "wanted      300 ms, stated for every request: interactive 100%" in said
+    assert "waterline   interactive: highest hour 0.278/s, 1.94 tokens/s, in 2 hours of the week" in said
+    said = text(portray(loaded, "x", STAMP, Context(model=MODEL)))
+    assert "wanted      900 ms in the median, by the latency that they got, an upper bound: online 100%" in said
+    assert "waterline   online: highest hour 0.278/s, 0.556 GFLOP/s" in said
+    assert "waterline" not in text(portray(trace(), "x", STAMP))
+
+
+def test_kv_is_said_to_be_that_of_a_language_model_and_not_spoken_of_where_items_are_counted() -> None:
+    tokens = portray(trace(tokens_in=3, tokens_out=4), "x", STAMP)
+    assert "Of a language model that answers at 50 ms a token, KV of" in text(tokens)
+    pages = portray(trace(tokens_in=3, tokens_out=4, items=2), "x", STAMP)
+    assert "KV" not in text(pages)
+    assert pages.tokens is not None
+
+
 def test_unknown_is_null() -> None:
     document = msgspec.json.decode(encode_json(portray(trace(), "x", STAMP)))
     for key in ("items", "tokens_in", "tokens_out", "latency_ms", "stage_share", "utilisation"):

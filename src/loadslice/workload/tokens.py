@@ -156,8 +156,13 @@ def hits(chains: Sequence[Sequence[int]], prompt: NDArray[np.int64], block: int,
     return tokens, finds
 
 
-def findings(load: TokenLoad) -> Iterator[Finding]:
-    """What to know about a load of tokens."""
+def findings(load: TokenLoad, *, counts_items: bool = False) -> Iterator[Finding]:
+    """What to know about a load of tokens.
+
+    Args:
+        load: Measured.
+        counts_items: The trace counts items too: tokens are not all that its model does, and KV may be none of it.
+    """
     share = load.prompt_share
     if share >= PREFILL_HEAVY:
         text = (
@@ -169,10 +174,11 @@ def findings(load: TokenLoad) -> Iterator[Finding]:
         yield Finding(code="decode_heavy", text=text, evidence={"prompt_share": share})
     kv = load.kv
     text = (
-        f"At {kv.answer_token_ms:g} ms a token of an answer, KV of {kv.tokens_p99:,.0f} tokens is held at once 1 % of "
-        f"the time or more, of {kv.tokens_max:,.0f} at most ({kv.requests_max:,} requests)."
+        f"Of a language model that answers at {kv.answer_token_ms:g} ms a token, KV of {kv.tokens_p99:,.0f} tokens is "
+        f"held at once 1 % of the time or more, of {kv.tokens_max:,.0f} at most ({kv.requests_max:,} requests)."
     )
-    yield Finding(code="kv_held", text=text, evidence={"tokens_p99": kv.tokens_p99, "tokens_max": kv.tokens_max})
+    if not counts_items:
+        yield Finding(code="kv_held", text=text, evidence={"tokens_p99": kv.tokens_p99, "tokens_max": kv.tokens_max})
     prefixes = load.prefixes
     if prefixes is None:
         return
@@ -186,17 +192,19 @@ def findings(load: TokenLoad) -> Iterator[Finding]:
         yield Finding(code="no_prefix_reuse", text=text, evidence={"ideal_share": prefixes.ideal_share})
 
 
-def lines(load: TokenLoad) -> Iterator[str]:
-    """A load of tokens for a person."""
+def lines(load: TokenLoad, *, counts_items: bool = False) -> Iterator[str]:
+    """A load of tokens for a person; arguments as `findings`."""
     yield (
         f"  tokens      {load.prompt_tokens_per_s:,.0f}/s in prompts, {load.answer_tokens_per_s:,.0f}/s in answers; "
         f"both together p99 {load.whole_p99:,.0f}, max {load.whole_max:,.0f}"
     )
     kv = load.kv
-    yield (
-        f"  KV held     mean {kv.tokens_mean:,.0f} tokens, p50 {kv.tokens_p50:,.0f}, p99 {kv.tokens_p99:,.0f}, max "
-        f"{kv.tokens_max:,.0f} (modelled: answers at {kv.answer_token_ms:g} ms a token, blocks of {kv.block})"
-    )
+    if not counts_items:
+        yield (
+            f"  KV held     mean {kv.tokens_mean:,.0f} tokens, p50 {kv.tokens_p50:,.0f}, p99 {kv.tokens_p99:,.0f}, max "
+            f"{kv.tokens_max:,.0f} (modelled: a language model that answers at {kv.answer_token_ms:g} ms a token, "
+            f"blocks of {kv.block})"
+        )
     if load.prefixes is not None:
         prefixes = load.prefixes
         tried = ", ".join(f"{one.cache_tokens:,} find {one.hit_share:.0%}" for one in prefixes.caches)

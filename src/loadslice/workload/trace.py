@@ -212,7 +212,7 @@ def scan(path: Path, rows_at_once: int | None = None) -> tuple[pl.LazyFrame, dic
 
 def _begins_as_parquet(path: Path) -> bool:
     with path.open("rb") as stream:
-        return stream.read(4) == b"PAR1"
+        return stream.read(4) in (b"PAR1", b"")  # an empty one was to be one
 
 
 def _meta_from(stored: dict[str, str]) -> dict[str, Any]:

@@ -29,10 +29,11 @@ def portrait_lines(portrait: Portrait) -> Iterator[str]:
         if sizes is not None:
             yield f"  {name:<11} {_sizes(sizes)}"
     if portrait.tokens is not None:
-        yield from tokens.lines(portrait.tokens)
+        yield from tokens.lines(portrait.tokens, counts_items=portrait.items is not None)
     if portrait.latency_ms is not None:
         latency = portrait.latency_ms
         yield f"  latency     p50 {latency.p50:.4g} ms, p95 {latency.p95:.4g} ms, p99 {latency.p99:.4g} ms"
+    yield from _wanted(portrait)
     if portrait.stage_share is not None:
         shares = sorted(portrait.stage_share.items(), key=lambda pair: -pair[1])
         yield "  stages      " + ", ".join(f"{name} {share:.0%}" for name, share in shares)
@@ -44,6 +45,34 @@ def portrait_lines(portrait: Portrait) -> Iterator[str]:
     yield from _curve(portrait)
     for finding in portrait.findings:
         yield f"  - {finding.text}"
+
+
+_BASES = {
+    "stated": "stated for every request",
+    "deadline_ms": "by the deadlines that requests carry",
+    "latency_ms": "by the latency that they got, an upper bound",
+}
+
+
+def _wanted(portrait: Portrait) -> Iterator[str]:
+    """How fast answers are wanted, and the waterline: what each latency class asks of its highest hour."""
+    wanted = portrait.dimensions.latency
+    if wanted is None:
+        return
+    median = "" if wanted.basis == "stated" else " in the median"
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in wanted.share.items() if share > 0)
+    yield f"  wanted      {wanted.budget_ms_p50:.4g} ms{median}, {_BASES[wanted.basis]}: {shares}"
+    for name in wanted.share:
+        hours = [water for water in portrait.waterline if water.latency_class == name]
+        if hours:
+            highest = max(hours, key=lambda water: water.requests_per_s)
+            work = ""
+            if highest.work_flop_per_s is not None:
+                work = f", {highest.work_flop_per_s / 1e9:,.3g} GFLOP/s"
+            elif highest.work_tokens_per_s is not None:
+                work = f", {_number(highest.work_tokens_per_s)} tokens/s"
+            count = f"{len(hours)} hour{'' if len(hours) == 1 else 's'} of the week"
+            yield f"  waterline   {name}: highest hour {_number(highest.requests_per_s)}/s{work}, in {count}"
 
 
 def _curve(portrait: Portrait) -> Iterator[str]:

@@ -97,7 +97,8 @@ def _print(answer: dict[str, Any], *, as_json: bool) -> None:
 
 def _lines(answer: dict[str, Any]) -> list[str]:
     lines = [
-        f"{answer['state']}, step {answer['step']}, {answer['weight']:.0%} of the traffic, since {answer['since']}",
+        f"{answer['state']}, step {answer['step']}, {answer['weight']:.0%} of the traffic"
+        + ("" if answer["since"] is None else f", since {answer['since']}"),
         f"{answer['decision']}: {answer['why']}",
     ]
     lines += [f"  {name}: {one['decision']}, {one['why']}" for name, one in answer["analysis"].items()]
