@@ -293,7 +293,7 @@ class _Levels:
     def _over(self, stage: str, engine: str) -> Float64s:
         """Time over level of each passage that tells of a stage that has a ratio, [n]."""
         own = self._telling(stage, engine)
-        over = np.concatenate([alone_ms / levels_ms for _, alone_ms, levels_ms in self._known(own)])
+        over: Float64s = np.concatenate([alone_ms / levels_ms for _, alone_ms, levels_ms in self._known(own)])
         return over[~np.isnan(over)]
 
     @staticmethod
