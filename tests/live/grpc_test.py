@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 import grpc
+import httpx
 import numpy as np
 import pytest
 from tests.live.conftest import LiveServer
@@ -83,6 +84,16 @@ def test_an_answer_says_where_it_was_made_and_how_long_that_took(channel) -> Non
         told = dict(call.initial_metadata())
         assert told["x-loadslice-engine"] == "ort, ov"
         assert [part.split(";")[0] for part in told["x-loadslice-timing"].split(", ")] == ["double", "negate"]
+
+
+def test_what_triton_has_beyond_the_protocol_is_refused_by_name_on_both_wires(channel, both) -> None:
+    error = refused(lambda: channel.unary_unary("/inference.GRPCInferenceService/ModelStatistics")(b""))
+    assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert "ModelStatistics is an extension of Triton's" in error.details()
+    assert "GET /metrics" in error.details()
+    reply = httpx.get(f"{both.server.url}/v2/models/tiny/config", timeout=30)
+    assert reply.status_code == 404
+    assert "ModelMetadata" in reply.json()["error"]
 
 
 def test_messages_of_one_kind_with_other_values_have_other_answers(channel) -> None:

@@ -3,7 +3,7 @@ import pytest
 from loadslice.app import admin_client, cli
 
 IDLE = {
-    "state": "idle", "step": 0, "weight": 0.0, "since": None, "decision": "inconclusive", "why": "no rollout was started",
+    "state": "idle", "step": 0, "weight": 0.0, "since": None, "decision": "inconclusive", "why": "none was started",
     "analysis": {},
 }  # fmt: skip
 
