@@ -52,6 +52,7 @@ def _estimate(result: Inspection, device: Device, known: Calibration) -> Estimat
         high_ms=time_ms * high,
         parts_ms=modelled.parts_of(result, device, known),
         error=entry.error,
+        sources=known.sources(device.kind),
     )
 
 
@@ -82,6 +83,7 @@ def calibrated(opened: Opened, machine: Machine) -> Machine:
             times[name],
             source=f"calibrated {times[name].source}, launches {launch_ms:.3g} ms of all",
             nodes_ms=nodes_ms,
+            fitted_on=known.sources(device.kind),
             error=modelled.error(_together(asked.values()), device, kindly, None, precision_on(device, at)[0]),
         )
     return replace(machine, times=times)

@@ -73,6 +73,7 @@ def make_plan(
                 source=times.source,
                 link=machine.links[name],
                 error=times.error,
+                fitted_on=times.fitted_on,
                 times_95=None if times.error is None else times_95(times.error),
             )
             for name, times in machine.times.items()

@@ -115,6 +115,7 @@ def _estimate(fit: DeviceFit) -> Iterator[str]:
         f"and {number(made.high_ms)}; modelled"
     )
     yield f"      {made.error.why}"
+    yield f"      fitted on {len(made.sources)} source{'s' if len(made.sources) != 1 else ''} (--json names them)"
 
 
 def describe_machine(machine: LocalMachine) -> Iterator[str]:

@@ -107,6 +107,10 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     kinds: dict[Kind, Kindly]
     observations: list[Observation]
 
+    def sources(self, kind: str) -> list[str]:
+        """Where the times come from that a kind was fitted on: work over the roof, launches and the fixed part."""
+        return list(dict.fromkeys(each.source for each in self.observations if each.kind == kind))
+
 
 def shipped() -> Calibration:
     """The calibration that comes with the package."""

@@ -112,6 +112,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     parts_ms: dict[str, float]
     """``compute``, ``launch`` (of its kernels), ``copy`` (over the host's link), ``fixed`` (driver, of each call)."""
     error: ModelError
+    sources: list[str]
+    """Of the measurements that work over the roof, launches and the fixed part are fitted on."""
 
 
 class DeviceFit(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,6 +48,8 @@ class DeviceTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     link: Link | None = None
     error: ModelError | None = None
     """Of modelled times; ``null``: measured, or nobody says."""
+    fitted_on: list[str] = []
+    """Sources of the measurements that modelled times and launches are fitted on."""
 
 
 class OpTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -70,6 +72,8 @@ class DeviceBasis(msgspec.Struct, frozen=True, kw_only=True):
     """How far off its times may be; ``null``: measured, or nobody says."""
     times_95: tuple[float, float] | None = None
     """Factors on its times that the truth lies between 95 times of 100, by `error`."""
+    fitted_on: list[str] = []
+    """As of `DeviceTimes`."""
 
 
 class Fallback(msgspec.Struct, frozen=True, kw_only=True):

@@ -75,6 +75,7 @@ def test_a_call_on_a_device_takes_its_launches_its_driver_and_states_its_error(
     assert made["parts_ms"]["launch"] == pytest.approx(known.launch_ms)
     assert made["parts_ms"]["fixed"] == pytest.approx(known.fixed_ms)
     assert made["time_ms"] == pytest.approx(sum(made["parts_ms"].values()), rel=1e-3)
+    assert any("ultralytics" in source for source in made["sources"])
     assert made["time_ms"] > 100 * fit["time_ms_modelled"]
     assert made["low_ms"] < 0.5 * made["time_ms"] < 2 * made["time_ms"] < made["high_ms"]
     assert run(arguments) == 0

@@ -152,6 +152,7 @@ def test_modelled_operators_are_launched_and_their_error_reaches_the_choice(
         assert 0 < low < 0.6
         assert high > 1.6
         assert "families" in device["error"]["why"]
+        assert device["fitted_on"]
     assert any(note.startswith("not sure: were times on gpu") for note in plan["notes"])
     assert run(["slice", str(model), "--devices", "gpu0=nvidia-l4,gpu1=nvidia-t4", *SHAPES]) == 0
     assert "95 times of 100: fp16 kernels" in capsys.readouterr().out
