@@ -1,12 +1,15 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 pytest.importorskip("onnxruntime", reason="the extra 'onnxruntime' is not installed")
 
 from loadslice.app.cli import run
+from loadslice.app.commands.profile import _lines
 from loadslice.backends import checks
+from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
 
 PIPELINE = """
 version: 1
@@ -87,3 +90,12 @@ def test_several_sessions_say_how_far_they_differ(folder: Path, capsys: pytest.C
     drift = json.loads(capsys.readouterr().out)["drift"]
     assert drift["runs"] == 3
     assert drift["between_runs"] >= 0
+
+
+def test_the_longest_of_a_few_runs_is_not_printed_as_a_p99_without_a_word() -> None:
+    entry = Entry(variant="v", engine="e", batch=1, latency_ms=Milliseconds(p50=1.0, p99=2.0), n=3, basis="measured")
+    few, enough = (
+        "\n".join(_lines(LatencyTable(entries=[msgspec.structs.replace(entry, n=n)]), None)) for n in (3, 100)
+    )
+    assert "p99: of fewer than 100 runs (n) it is hardly more than the longest of them." in few
+    assert "p99: of" not in enough
