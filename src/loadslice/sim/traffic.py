@@ -70,6 +70,9 @@ class Intake:
         self._draws = np.random.default_rng(seed)
         self._sizes: dict[int, int] = {}
         self._items, self._bucket = _work_of_inputs(pipeline, latency.inputs)
+        self._are_rows = bool((self._items == 1).all() and (self._bucket == 0).all())
+        """Whether inputs, if there are any, are one row each and alike: a request of many items is many rows then."""
+        self._rows_measured = _rows_measured(latency)
         self._rows = 0
         self._first_ns = 0
         self._latest_ns = 0
@@ -149,6 +152,9 @@ class Intake:
             return work
         if "items" not in part.columns:
             self._warn("neither the trace nor the profile says how large requests are: taken as one item each.")
+        return self._work_of_items(part)
+
+    def _work_of_items(self, part: pl.DataFrame) -> Int64s | int:
         sizes = _integers(part, "items", 1)
         one = isinstance(sizes, int)
         work = self._work_of_sizes(np.array([sizes]) if one else np.maximum(1, sizes))
@@ -160,6 +166,14 @@ class Intake:
         An input's size is what it asks of the stage that it asks most of: a page of 30 lines is one for detection
         and 30 for recognition.
         """
+        if "items" in part.columns and self._are_rows:
+            self._warn(
+                "the trace names no inputs, and the profile's are one row each: each request was taken as `items` "
+                f"rows. Times were measured up to {self._rows_measured} rows and grow in proportion beyond."
+            )
+            if not self._sizes:
+                self._items, self._bucket = self._items[:0], self._bucket[:0]
+            return np.broadcast_to(self._work_of_items(part), part.height)
         sizes = self._items.max(axis=1)
         if "items" not in part.columns or sizes.min() == sizes.max():
             self._warn("the trace names no inputs: each request was given one of the profile's, drawn evenly.")
@@ -206,6 +220,15 @@ class Intake:
     def _warn(self, text: str) -> None:
         if text not in self.warnings:
             self.warnings.append(text)
+
+
+def _rows_measured(latency: LatencyTable) -> int:
+    """Most rows of a batch that were timed for every variant on each of its engines."""
+    most: dict[tuple[str, str], int] = {}
+    for entry in latency.entries:
+        place = (entry.variant, entry.engine)
+        most[place] = max(most.get(place, 0), entry.batch)
+    return min(most.values(), default=0)
 
 
 def _table(columns: dict[int, Int64s | int], rows: int, carried: int) -> Int64s:

@@ -72,6 +72,14 @@ def test_sizes_that_no_input_has_are_the_nearest_and_unknown_ones_are_any_and_bo
 
 
 def test_a_profile_of_one_size_only_says_that_the_traces_sizes_were_not_used() -> None:
+    intake = Intake(PIPELINE, profile(2, 2), seed=1)
+    assert set(lines_of(intake, trace([1, 2, 4]))) == {2}
+    assert any("'items' was not used: every input of the profile has 2 items." in text for text in intake.warnings)
+
+
+def test_where_every_input_is_one_row_a_request_of_many_items_is_many_rows() -> None:
     intake = Intake(PIPELINE, profile(1, 1), seed=1)
-    assert set(lines_of(intake, trace([1, 2, 4]))) == {1}
-    assert any("'items' was not used: every input of the profile has 1 item." in text for text in intake.warnings)
+    parts = trace([1, 2, 4, 4, 3, None]).iter_slices(3)
+    assert [lines_of(intake, part) for part in parts] == [[1, 2, 4], [4, 3, 1]]
+    (warning,) = intake.warnings
+    assert "each request was taken as `items` rows" in warning
