@@ -335,8 +335,8 @@ def test_a_run_of_the_fidelity_benchmark_becomes_a_table_and_unknown_stays_unkno
     assert table._number(0.0) == "0"
     assert table._number(12.3456) == "12.35"
     figure = msgspec.convert(
-        {"figure": "p95", "unit": "ms", "predicted": [95.0, 97.0, None], "measured": [99.0, 101.0, None], "error": -4.0, "error_size": 4.0,
-         "noise": 1.41, "predicted_95": [{"low": 90.0, "high": 110.0}, None], "covered": 2},
+        {"figure": "p95", "unit": "ms", "predicted": [95.0, 97.0, None], "measured": [99.0, 101.0, None], "error": -4.0,
+         "error_size": 4.0, "noise": 1.41, "predicted_95": [{"low": 90.0, "high": 110.0}, None], "covered": 2},
         table.FigureFidelity,
     )  # fmt: skip
     assert (
