@@ -14,6 +14,7 @@ from loadslice.policy.tokens.books import faults
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.tables import fresh, lower
 from loadslice.sim.finding import Finding
+from loadslice.spec.errors import InputError
 from loadslice.spec.language import check_language
 from loadslice.spec.language_journal import EVENTS, LanguageJournal
 from loadslice.spec.outcome import OUTCOMES
@@ -40,7 +41,7 @@ def check_language_journal(journal: LanguageJournal) -> list[Finding]:
     """Check everything that a journal can show.
 
     Raises:
-        InputError: The language file in the journal cannot be read.
+        InputError: The language file in the journal, or its tables, cannot be read.
     """
     return [*_books(journal), *_decisions(journal)]
 
@@ -73,11 +74,16 @@ def _books(journal: LanguageJournal) -> Iterator[Finding]:
 def _decisions(journal: LanguageJournal) -> Iterator[Finding]:
     head = journal.head
     language = check_language(head.file, "journal.json")
-    tables = Tables(
-        run=np.array(head.tables.run, np.int64),
-        engines=np.array(head.tables.engines, np.int64),
-        links=np.array(head.tables.links, np.int64),
-    )
+    try:
+        tables = Tables(
+            run=np.array(head.tables.run, np.int64),
+            engines=np.array(head.tables.engines, np.int64),
+            links=np.array(head.tables.links, np.int64),
+        )
+    except (ValueError, OverflowError) as error:
+        raise InputError(
+            "journal.json: the tables have rows of different lengths, or numbers beyond 64 bits."
+        ) from error
     again = lower(language, head.costs)
     same = all(
         one.shape == other.shape and bool((one == other).all()) for one, other in zip(tables, again, strict=True)

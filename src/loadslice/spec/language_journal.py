@@ -44,6 +44,9 @@ TABLES: dict[str, dict[str, pl.DataType]] = {
     "arguments": {"value": pl.Int64()},
 }
 
+WHOLE = {"requests": ("tag",), "events": ("kind", "now_ns", "arguments"), "arguments": ("value",)}
+"""Columns in which nothing is unknown."""
+
 
 class LoweredTables(msgspec.Struct, frozen=True, kw_only=True):
     """`policy.tokens.layout.Tables` as they were decided with."""
@@ -123,4 +126,7 @@ def _table(folder: Path, name: str, clean: bool) -> pl.DataFrame:
         raise InputError(f"{folder}: {name}.parquet: {error}") from error
     if dict(table.schema) != columns:
         raise InputError(f"{folder}: {name}.parquet has not the columns {', '.join(columns)} in their types.")
+    missing = sum(table[column].null_count() for column in WHOLE.get(name, ()))
+    if missing:
+        raise InputError(f"{folder}: {name}.parquet lacks {missing} values of {', '.join(WHOLE[name])}.")
     return table
