@@ -10,8 +10,7 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
-from tests.fuzz.files_fuzz_test import PROFILE, mangled, one_line
+from tests.fuzz.files_fuzz_test import Reader, try_all
 from tests.fuzz.filled import filled
 from tests.same_core.language_journal_test import Player
 
@@ -25,7 +24,6 @@ from loadslice.sim.language_check import check_language_journal
 from loadslice.sim.language_world_test import profile as language_profile
 from loadslice.spec import environment, evaluation_report, fidelity, portrait, report, slices, variant
 from loadslice.spec import watch as watching
-from loadslice.spec.errors import InputError
 from loadslice.spec.evaluation_report import EvaluationReport
 from loadslice.spec.files import encode_json
 from loadslice.spec.inspection import Inspection
@@ -131,7 +129,6 @@ def diagnosed(path: Path) -> None:
     assert cli.run(["diagnose", str(path.parent), "--json"]) in (0, 2)
 
 
-Reader = Callable[[Path], object]
 DOCUMENTS: dict[str, tuple[str, Callable[[], bytes] | bytes, Reader]] = {
     "inspection": ("i.json", lambda: of(Inspection), lambda path: plan_evidence.read(None, [path], [])),
     "squeeze": ("s.json", lambda: of(Squeeze), lambda path: plan_evidence.read(None, [], [path])),
@@ -176,21 +173,3 @@ def test_a_language_models_journal_is_checked_or_refused_in_one_line(file: str, 
     player.end()
     path = tmp_path / "kept" / file
     try_all(path, path.read_bytes(), lambda _: check_language_journal(load_language_journal(path.parent)), tried)
-
-
-def try_all(path: Path, whole: bytes, read: Reader, tried: Any) -> None:
-    """Read a file as it is, which has to go well, and then as it should not be."""
-    path.write_bytes(whole)
-    read(path)
-
-    @PROFILE
-    @given(mangled(whole))
-    def run(data: bytes) -> None:
-        tried()
-        path.write_bytes(data)
-        try:
-            read(path)
-        except InputError as error:
-            one_line(error)
-
-    run()

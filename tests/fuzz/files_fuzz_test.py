@@ -5,6 +5,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -158,7 +159,9 @@ def read_state(path: Path) -> None:
 ROLLOUT = b"dwell_s: [604800, 86400]\nerrors: {excess_max: 0.01}\nmetrics: {conversion: {better: higher}}\n"
 WATCH = b"signals:\n  - {name: lines, output: confidence, take: rows}\n  - {name: c, output: text, take: characters}\n"
 
-READERS: dict[str, tuple[str, bytes, Callable[[Path], object]]] = {
+Reader = Callable[[Path], object]
+
+READERS: dict[str, tuple[str, bytes, Reader]] = {
     "pipeline": ("p.yaml", PIPELINE, pipeline.load),
     "budget": ("b.yaml", BUDGET, budget.load),
     "latency": ("l.json", LATENCY, latency.load),
@@ -231,10 +234,8 @@ def one_line(error: InputError) -> None:
     assert len(str(error)) < 2000
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_a_file_is_read_or_refused_in_one_line(name: str, tmp_path: Path, tried) -> None:
-    file, whole, read = READERS[name]
-    path = tmp_path / file
+def try_all(path: Path, whole: bytes, read: Reader, tried: Any) -> None:
+    """Read a file as it is, which has to go well, and then as it should not be."""
     path.write_bytes(whole)
     read(path)
 
@@ -249,6 +250,12 @@ def test_a_file_is_read_or_refused_in_one_line(name: str, tmp_path: Path, tried)
             one_line(error)
 
     run()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_is_read_or_refused_in_one_line(name: str, tmp_path: Path, tried) -> None:
+    file, whole, read = READERS[name]
+    try_all(tmp_path / file, whole, read, tried)
 
 
 @pytest.fixture(scope="module")
