@@ -107,18 +107,27 @@ def serving(
             ready.unlink(missing_ok=True)
 
 
+_in_order = 0
+"""Blocks of `ended_in_order` that are open. They may end in any order: the last of them gives SIGTERM back."""
+
+
 @contextlib.contextmanager
 def ended_in_order() -> Iterator[None]:
     """Let a SIGTERM end the block as an exception does, and leave no process behind; on the main thread only."""
+    global _in_order
     on_main = threading.current_thread() is threading.main_thread()
-    if not on_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if not on_main or (_in_order == 0 and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL):
         yield
         return
-    signal.signal(signal.SIGTERM, _leave)
+    if _in_order == 0:
+        signal.signal(signal.SIGTERM, _leave)
+    _in_order += 1
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _in_order -= 1
+        if _in_order == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:
@@ -138,13 +147,15 @@ def _wait_ready(process: subprocess.Popen[bytes], ready: Path, log: Path) -> str
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
     try:
-        process.wait(STOP_S_MAX)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        if process.poll() is None:
+            process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S_MAX)
+    finally:  # also where waiting was interrupted
+        if process.poll() is None:
+            process.kill()
+            process.wait()
 
 
 def _tail(log: Path) -> str:
