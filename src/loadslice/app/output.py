@@ -37,6 +37,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 out_option = click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default=None, help="Folder to keep files in."
 )
+inputs_option = click.option(
+    "--inputs",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Folder of .npz files (tensors) and request bodies, or a Python file with `samples()`; else the pipeline's.",
+)
 seed_option = click.option(
     "--seed", type=click.IntRange(0, SEED_MAX), default=0, show_default=True, help="Start of every random draw."
 )

@@ -6,7 +6,17 @@ from pathlib import Path
 import click
 import msgspec
 
-from loadslice.app.output import SEED_MAX, Finite, check_folder, emit, guests, json_option, keep, out_option
+from loadslice.app.output import (
+    SEED_MAX,
+    Finite,
+    check_folder,
+    emit,
+    guests,
+    inputs_option,
+    json_option,
+    keep,
+    out_option,
+)
 from loadslice.spec.drill import DRILLS, SCHEMA, DrillReport
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp
@@ -32,12 +42,7 @@ SAID = {True: "held", False: "BROKEN", None: "–"}
     default=None,
     help="Latency table of a single pipeline; else it is measured.",
 )
-@click.option(
-    "--inputs",
-    type=click.Path(path_type=Path),
-    default=None,
-    help="Folder of .npz files (tensors) and request bodies, or a Python file with `samples()`; else the pipeline's.",
-)
+@inputs_option
 @click.option("--list", "listed", is_flag=True, help="Say which drills there are, and stop.")
 @click.option("--dilate", type=Finite(1, 1000), default=1.0, help="Seconds here for one on emulated devices.")
 @click.option("--seed", type=click.IntRange(0, SEED_MAX), default=1, show_default=True, help="Start of every draw.")

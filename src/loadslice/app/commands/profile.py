@@ -6,7 +6,18 @@ from pathlib import Path
 import click
 
 from loadslice.app import example_inputs, modelled, modelled_text, twins
-from loadslice.app.output import Finite, check_folder, emit, guests, json_option, keep, out_option, say, seed_option
+from loadslice.app.output import (
+    Finite,
+    check_folder,
+    emit,
+    guests,
+    inputs_option,
+    json_option,
+    keep,
+    out_option,
+    say,
+    seed_option,
+)
 from loadslice.graph.inputs import parse_shapes
 from loadslice.profiles import samples
 from loadslice.profiles.measure import measure
@@ -40,12 +51,7 @@ from loadslice.spec.pipeline import load
     show_default=True,
     help="Load and measure this often anew, to learn how far runs differ; the time is shared among them.",
 )
-@click.option(
-    "--inputs",
-    type=click.Path(path_type=Path),
-    default=None,
-    help="Folder of .npz files (tensors) and request bodies, or a Python file with `samples()`; else the pipeline's.",
-)
+@inputs_option
 @click.option(
     "--model-for",
     "wanted",
