@@ -235,11 +235,10 @@ def test_a_client_needs_a_certificate_of_the_right_authority(pipeline, folder, f
     clients, strangers = trustme.CA(), trustme.CA()
     clients.cert_pem.write_to_path(tmp_path / "clients.pem")
     mutual = TlsFiles(files.certificate, files.key, tmp_path / "clients.pem")
+    tls = Tls(mutual)
 
-    async def run() -> list[bool]:
-        server = Server(pipeline("tiny"), folder, port=0, guard=Guard(Access(None), tls=Tls(mutual)))
-        await server.start()
-        reached = []
+    async def reached(url: str) -> list[bool]:
+        found = []
         for issuer in (clients, strangers, None):
             context = ssl.create_default_context()
             authority.configure_trust(context)
@@ -247,14 +246,25 @@ def test_a_client_needs_a_certificate_of_the_right_authority(pipeline, folder, f
                 issuer.issue_cert("client@example.org").configure_cert(context)
             async with aiohttp.ClientSession() as client:
                 try:
-                    async with client.get(f"{server.url}/v2", ssl=context) as reply:
-                        reached.append(reply.status == 200)
+                    async with client.get(f"{url}/v2", ssl=context) as reply:
+                        found.append(reply.status == 200)
                 except (aiohttp.ClientError, ConnectionError):
-                    reached.append(False)
-        await server.stop()
-        return reached
+                    found.append(False)
+        return found
 
-    assert asyncio.run(run()) == [True, False, False]
+    async def run() -> tuple[list[bool], list[bool]]:
+        server = Server(pipeline("tiny"), folder, port=0, guard=Guard(Access(None), tls=tls))
+        await server.start()
+        before = await reached(server.url)
+        strangers.cert_pem.write_to_path(tmp_path / "clients.pem")
+        tls.reload()
+        after = await reached(server.url)
+        await server.stop()
+        return before, after
+
+    before, after = asyncio.run(run())
+    assert before == [True, False, False]
+    assert after == [False, True, False], "an authority that was taken out is trusted no more"
 
 
 def test_certificates_that_cannot_be_used_are_one_line_and_leave_the_old_in_force(files, authority, tmp_path) -> None:

@@ -5,7 +5,6 @@ is the nearer of gRPC's own timeout and ``x-loadslice-deadline-ms``.
 """
 
 import logging
-import ssl
 from functools import partial
 from typing import Any
 
@@ -25,7 +24,7 @@ from loadslice.serve.grpc_messages import SERVICE, messages
 from loadslice.serve.grpc_plan import Outputs, Plans
 from loadslice.serve.inference import enter
 from loadslice.serve.limits import Limits
-from loadslice.serve.listener import Listener, open_listener
+from loadslice.serve.listener import Context, Listener, open_listener
 from loadslice.serve.refusals import NS_PER_MS, RefusalError, of_outcome
 from loadslice.serve.service import Service
 from loadslice.spec.outcome import Outcome
@@ -100,13 +99,13 @@ class GrpcFront:
 
     # The port.
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+    async def listen(self, host: str, port: int, tls: Context | None = None) -> int:
         """Open the port.
 
         Args:
             host: Address or name.
             port: 0: any free one.
-            tls: Of a server that speaks HTTP/2.
+            tls: Gives the context of a server that speaks HTTP/2.
 
         Returns:
             The port.

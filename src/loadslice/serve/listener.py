@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 Make = Callable[[], asyncio.BaseProtocol]
 """Makes the protocol of one new connection."""
 
+Context = Callable[[], ssl.SSLContext]
+"""What the next connection is encrypted with: certificates may change while a listener is open."""
+
 BACKLOG = 1024
 
 ACCEPTED_MAX = 64
@@ -58,7 +61,7 @@ class Listener:
         tls: Encrypts what comes; ``None``: nothing does.
     """
 
-    def __init__(self, make: Make, sockets: list[socket.socket], tls: ssl.SSLContext | None) -> None:
+    def __init__(self, make: Make, sockets: list[socket.socket], tls: Context | None) -> None:
         self.sockets = sockets
         self._make = make
         self._tls = tls
@@ -125,10 +128,10 @@ class Listener:
         self._setting_up.pop(task, None)
 
     async def _set_up(self, connection: socket.socket) -> None:
-        handshake_s = None if self._tls is None else HANDSHAKE_S
+        context, handshake_s = (None, None) if self._tls is None else (self._tls(), HANDSHAKE_S)
         try:
             await self._loop.connect_accepted_socket(
-                self._make, connection, ssl=self._tls, ssl_handshake_timeout=handshake_s
+                self._make, connection, ssl=context, ssl_handshake_timeout=handshake_s
             )
         except (OSError, TimeoutError) as error:
             connection.close()
@@ -150,7 +153,7 @@ class Listener:
 
 
 async def open_listener(
-    make: Make, host: str, port: int, tls: ssl.SSLContext | None = None, *, option: str = "--http"
+    make: Make, host: str, port: int, tls: Context | None = None, *, option: str = "--http"
 ) -> Listener:
     """Listen.
 

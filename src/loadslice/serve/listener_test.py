@@ -143,7 +143,7 @@ def test_who_has_not_ended_its_handshake_when_the_port_closes_is_closed_with_it(
         authority = trustme.CA()
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         authority.issue_cert(HOST).configure_cert(context)
-        listener = await open_listener(Met, HOST, 0, context)
+        listener = await open_listener(Met, HOST, 0, lambda: context)
         reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
         async with asyncio.timeout(20):
             while not listener._setting_up:

@@ -22,7 +22,7 @@ class TlsFiles:
 
 
 class Tls:
-    """A context for listeners.
+    """Contexts for listeners, which ask for them anew at each connection.
 
     Args:
         files: Certificate and key.
@@ -33,12 +33,15 @@ class Tls:
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.grpc_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._http, self._grpc = self._made()
+
+    def context(self) -> ssl.SSLContext:
+        """What the files said when they were last read well."""
+        return self._http
+
+    def grpc_context(self) -> ssl.SSLContext:
         """The same for a port that speaks HTTP/2."""
-        self._set_up(self.context)
-        self._set_up(self.grpc_context)
-        self.grpc_context.set_alpn_protocols(["h2"])
+        return self._grpc
 
     def reload(self) -> None:
         """Read the files again; connections from now on get what they say.
@@ -46,17 +49,19 @@ class Tls:
         Raises:
             InputError: They are not well; what was used before still is.
         """
-        self._set_up(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # one that nobody uses, to find out
-        self._set_up(self.context)
-        self._set_up(self.grpc_context)
-        self.grpc_context.set_alpn_protocols(["h2"])
+        self._http, self._grpc = self._made()
 
-    def _set_up(self, context: ssl.SSLContext) -> None:
+    def _made(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        # New ones each time: to a context authorities can be added, and never taken from it.
+        return self._with_protocol("http/1.1"), self._with_protocol("h2")
+
+    def _with_protocol(self, protocol: str) -> ssl.SSLContext:
         files = self._files
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
         context.set_ciphers(CIPHERS)
-        context.set_alpn_protocols(["http/1.1"])
+        context.set_alpn_protocols([protocol])
         try:
             # With a password that nobody has: OpenSSL would ask on the terminal for that of an encrypted key.
             context.load_cert_chain(files.certificate, files.key, password=_no_password)
@@ -71,6 +76,7 @@ class Tls:
                 context.load_verify_locations(files.client_ca)
             except (OSError, ssl.SSLError) as error:
                 raise InputError(f"--tls-client-ca {files.client_ca}: cannot be used, {_why(error)}.") from error
+        return context
 
 
 def _no_password() -> str:
