@@ -178,6 +178,33 @@ def test_stopping_while_a_generation_drains_closes_both(pipeline, folder, infer,
     assert journal.load_head(tmp_path / "kept" / "generation-2").clean
 
 
+def test_a_switch_that_is_given_up_while_another_generation_drains_leaves_that_and_the_stop_alone(
+    pipeline, folder, infer, gate, until
+) -> None:
+    served = pipeline("gated")
+
+    async def run() -> int:
+        server = Server(served, folder, port=0)
+        await server.start()
+        gate("shut")
+        async with aiohttp.ClientSession(server.url) as client:
+            slow = asyncio.ensure_future(infer(client, "gated"))
+            await until(lambda: server.generation.inside == 1)
+            await server.replace(Serving(served, folder))
+            given_up = asyncio.ensure_future(server.replace(Serving(served, folder)))
+            await until(server._replacing.locked)
+            given_up.cancel()  # as a rollout that stands in the midst of a step is when the server stops
+            stopping = asyncio.ensure_future(server.stop())
+            await asyncio.wait((given_up,))
+            gate("open")
+            status, _ = await slow
+            await stopping
+        assert server.outcomes[Outcome.COMPLETED] == 1
+        return status
+
+    assert asyncio.run(run()) == 200
+
+
 def test_a_server_that_is_stopped_while_it_loads_another_stops(pipeline, folder, until) -> None:
     loading, go_on = threading.Event(), threading.Event()
 

@@ -27,6 +27,7 @@ from loadslice.serve.logs import Witness
 from loadslice.serve.rollout import Rollout
 from loadslice.serve.rollout_record import Versions
 from loadslice.serve.state_file import StateFile
+from loadslice.serve.usage import UsageKeeper
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome
@@ -40,9 +41,6 @@ log = logging.getLogger(__name__)
 
 LAST_CALL_S = 0.2
 """How long connections that were taken in the last moment may take to bring the request that will be refused."""
-
-USAGE_S = 5.0
-"""How often what tokens have used is written down: a server that is killed forgets at most this much of it."""
 
 ADMIN_HOST = "127.0.0.1"
 """Where a port of its own for administration listens."""
@@ -135,7 +133,9 @@ class Server:
         self._past: Counter[Outcome] = Counter()
         self._ports: list[tuple[HttpServer, Listener]] = []
         self._admin_port = self._guard.admin_port
-        self._usage_timer: asyncio.TimerHandle | None = None
+        self._usage: UsageKeeper | None = None
+        if self._state_file is not None and self._guard.tokens_file is not None:
+            self._usage = UsageKeeper(self._state_file, self._guard.access)
         self._hurry = asyncio.Event()
         self._switch_interval_s = sys.getswitchinterval()
 
@@ -208,7 +208,8 @@ class Server:
             self._front.service = generation.open()
             if self._rollout is not None:
                 self._rollout.begin(self._stable)
-            self._keep_usage()
+            if self._usage is not None:
+                self._usage.start()
             if self._console is not None:
                 self._console.start(self, self._clock)
         except BaseException:
@@ -253,12 +254,6 @@ class Server:
         else:
             await self.replace(serving)
 
-    def _keep_usage(self) -> None:
-        """Write down what tokens have used, now and every few seconds."""
-        if self._state_file is not None and self._guard.tokens_file is not None:
-            self._state_file.write_usage(self._guard.access.usage())
-            self._usage_timer = asyncio.get_running_loop().call_later(USAGE_S, self._keep_usage)
-
     async def replace(self, serving: Serving) -> Generation:
         """Load and warm another generation beside the one that serves, then let it take what arrives.
 
@@ -269,8 +264,7 @@ class Server:
             InputError: It cannot be served; the old goes on serving.
         """
         async with self._replacing:
-            if self._retiring is not None:
-                await self._retiring  # at most two are loaded at a time
+            await self.retired()  # at most two are loaded at a time
             old = self._generation
             if old.shell is None or old.shell.draining:
                 raise InputError("the server is starting or stopping.")
@@ -307,17 +301,19 @@ class Server:
 
     async def _retire(self, old: Generation) -> None:
         """End a generation that takes nothing more."""
-        await old.settle(self.drain_s, self._hurry)
         try:
+            await old.settle(self.drain_s, self._hurry)
             await old.close(wait=not self._hurry.is_set())
         except InputError as error:
             log.error("generation %d: %s", old.number, error)
+        except Exception:
+            log.exception("generation %d was not ended in order", old.number)
         self._past.update(old.outcomes)
 
     async def retired(self) -> None:
-        """Wait until no generation but the serving one is there."""
+        """Wait until no generation but the serving one is there; who is cancelled while waiting here ends only that."""
         if self._retiring is not None:
-            await self._retiring
+            await asyncio.wait((self._retiring,))
 
     async def stop(self) -> None:
         """Admit nothing more, let what is inside end, cut off the rest, close everything.
@@ -341,10 +337,8 @@ class Server:
             await generation.close(wait=not self._hurry.is_set())
         finally:
             sys.setswitchinterval(self._switch_interval_s)
-            if self._usage_timer is not None:
-                self._usage_timer.cancel()
-                self._keep_usage()
-                self._usage_timer.cancel()
+            if self._usage is not None:
+                self._usage.stop()
             if self._state_file is not None:
                 await asyncio.to_thread(self._state_file.close)
 

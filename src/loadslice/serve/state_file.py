@@ -35,8 +35,13 @@ class StateFile:
     def _opened(self) -> sqlite3.Connection:
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = sqlite3.connect(self._path, timeout=BUSY_S)
-            self._file.executescript(f"pragma journal_mode = wal; pragma synchronous = full; {SCHEMA}")
+            file = sqlite3.connect(self._path, timeout=BUSY_S)
+            try:
+                file.executescript(f"pragma journal_mode = wal; pragma synchronous = full; {SCHEMA}")
+            except BaseException:
+                file.close()  # the next attempt begins anew: what was in the way may be gone
+                raise
+            self._file = file
         return self._file
 
     def _ask(self, question: str, *values: str) -> list[Any]:

@@ -1,12 +1,14 @@
 """What a server remembers, over restarts, kills and damaged disks."""
 
+import asyncio
 import sqlite3
 from pathlib import Path
 
 import pytest
 
-from loadslice.serve.access import Usage
+from loadslice.serve.access import Access, Usage
 from loadslice.serve.state_file import HISTORY_MAX, StateFile
+from loadslice.serve.usage import UsageKeeper
 from loadslice.spec.errors import InputError
 
 
@@ -67,3 +69,35 @@ def test_a_damaged_file_is_one_line_and_is_not_written_over(tmp_path) -> None:
         file.write("rollout", b"x").result()
     file.close()
     assert path.read_bytes() == b"no database" * 100
+
+
+def test_what_was_in_the_way_of_a_file_and_is_gone_is_in_nobodys_way(tmp_path) -> None:
+    path = tmp_path / "state.sqlite"
+    path.write_bytes(b"no database" * 100)
+    file = StateFile(path)
+    with pytest.raises(sqlite3.Error):
+        file.write("rollout", b"x").result()
+    path.unlink()
+    file.write("rollout", b"y").result()
+    assert file.read("rollout") == b"y"
+    file.close()
+
+
+def test_usage_that_cannot_be_written_is_said_once_and_so_is_its_return(tmp_path, caplog) -> None:
+    path = tmp_path / "state.sqlite"
+    path.mkdir()
+    file = StateFile(path)
+
+    async def write_on() -> None:
+        keeper = UsageKeeper(file, Access(None))
+        for _ in range(3):
+            keeper.start()
+            keeper.stop()
+        assert file.write("behind them", b"").exception() is not None
+        path.rmdir()
+        keeper.start()
+        keeper.stop()
+
+    asyncio.run(write_on())
+    file.close()
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
