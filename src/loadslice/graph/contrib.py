@@ -89,7 +89,10 @@ def _shape_at(inputs: list[Value | None], place: int) -> Shape | None:
 def _matmul_shape(left: Shape | None, right: Shape | None) -> Shape | None:
     if left is None or right is None or len(left) < 2 or len(right) < 2:
         return None
-    batch = left[:-2] if len(left) >= len(right) else right[:-2]
+    rank = max(len(left), len(right)) - 2
+    pairs = zip(*((1,) * (rank + 2 - len(one)) + tuple(one[:-2]) for one in (left, right)), strict=True)
+    # A side of 1 is repeated; beside any other the open one can only be that other or 1.
+    batch = [b if a == 1 else a if b == 1 or a is not None else b for a, b in pairs]
     return (*batch, left[-2], right[-1])
 
 
@@ -131,14 +134,31 @@ def _attention(inputs: list[Value | None], attributes: Attributes) -> list[onnx.
 
 
 def _multi_head_attention(inputs: list[Value | None], attributes: Attributes) -> list[onnx.TypeProto] | None:
-    """`MultiHeadAttention`, `GroupQueryAttention`: unpacked query [batch, sequence, width] in front."""
+    """`MultiHeadAttention`, `GroupQueryAttention`: query [batch, sequence, width] in front, all in one or not."""
     query, value = inputs[0], _shape_at(inputs, 2)
     assert query is not None
-    if query.shape is None or len(query.shape) != 3 or not value:
+    if query.shape is None or len(query.shape) != 3:
         return None
     grouped = isinstance(attributes.get("kv_num_heads"), int)
+    if grouped and not any(inputs[1:3]):
+        return _all_in_one(query, attributes)
+    if not value:
+        return None
     width = query.shape[-1] if grouped or len(value) != 3 else value[-1]
     return [tensor_type(query.elem_type, (query.shape[0], query.shape[1], width))]
+
+
+def _all_in_one(query: Value, attributes: Attributes) -> list[onnx.TypeProto] | None:
+    """Query, keys and values side by side along the last axis; the query's heads come out."""
+    heads, shared = attributes.get("num_heads"), attributes.get("kv_num_heads")
+    if query.shape is None or not isinstance(heads, int) or not isinstance(shared, int):
+        return None
+    width = query.shape[-1]
+    return [
+        tensor_type(
+            query.elem_type, (*query.shape[:2], None if width is None else width // (heads + 2 * shared) * heads)
+        )
+    ]
 
 
 def _embed_layer_normalization(inputs: list[Value | None], _: Attributes) -> list[onnx.TypeProto] | None:

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from loadslice.graph.operands import Operands, UnknownCostError, Work
 
 
@@ -56,19 +58,27 @@ def _matmul_nbits(node: Operands) -> Work:
 def _einsum(node: Operands) -> Work:
     """Contracted in one go: every point of the index space multiplies its factors and, where summed, adds."""
     equation = str(node.attributes.get("equation", "")).replace(" ", "")
-    terms, _, result = equation.partition("->")
-    sizes: dict[str, int] = {}
-    if "." in equation:
-        raise UnknownCostError("an Einsum with an ellipsis has no cost rule")
+    terms, arrow, result = equation.partition("->")
     operands = terms.split(",")
+    sizes: dict[str, int] = {}
+    spread: tuple[int, ...] = ()
     for place, term in enumerate(operands):
-        sizes.update(zip(term, node.shape(place), strict=True))
-    points = math.prod(sizes.values())
+        shape = node.shape(place)
+        before, dots, after = term.partition("...")
+        hidden = len(shape) - len(before) - len(after) if dots else 0
+        spread = np.broadcast_shapes(spread, shape[len(before) : len(before) + hidden])
+        shown = shape[: len(before)] + shape[len(before) + hidden :]
+        for label, size in zip(before + after, shown, strict=True):
+            # A side of 1 is repeated.
+            sizes[label] = max(sizes.get(label, 1), size)
+    if not arrow:
+        result = "".join(label for label in sizes if terms.count(label) == 1)
+    points = math.prod(sizes.values()) * math.prod(spread)
+    is_summed = bool(set(sizes) - set(result))
     if len(operands) == 1:
-        return Work(other=points if set(sizes) - set(result) else 0)
-    if set(sizes) - set(result):
-        return Work((len(operands) - 1) * points)
-    return Work(other=(len(operands) - 1) * points)
+        return Work(other=points if is_summed else 0)
+    products = (len(operands) - 1) * points
+    return Work(products) if is_summed else Work(other=products)
 
 
 def _variadic(node: Operands) -> Work:
@@ -119,13 +129,16 @@ def _top_k(node: Operands) -> Work:
 
 
 def _recurrent(gates: int, pointwise: int, biases: int) -> Callable[[Operands], Work]:
-    """X [steps, batch, in], W [directions, gates x hidden, in], R [directions, gates x hidden, hidden]."""
+    """X [steps, batch, in], W [directions, gates x hidden, in], R [directions, gates x hidden, hidden].
+
+    The quantised twin has W and R the other way round; one side of R is the hidden size in either.
+    """
 
     def rule(node: Operands) -> Work:
         first = node.shape(0)
         steps, batch, width = first
-        directions, rows, _ = node.shape(1)
-        hidden = rows // gates
+        directions, *sides = node.shape(2)
+        hidden = min(sides)
         cells = steps * batch * directions * hidden
         return Work(cells * gates * (width + hidden), cells * (pointwise + (biases if node.has(3) else 0)))
 
@@ -154,14 +167,16 @@ def _packed_attention(node: Operands) -> Work:
 
 
 def _multi_head(node: Operands) -> Work:
-    """Unpacked [batch, sequence, heads x size] query, key, value; `GroupQueryAttention` shares keys among heads."""
+    """[batch, sequence, heads x size] query, key, value; `GroupQueryAttention` shares keys and may have all in one."""
     batch, sequence, width = node.shape(0)
-    value = node.shape(2)
+    out_width = node.output_shape()[-1]
     past = node.shape(6)[-2] if node.op == "MultiHeadAttention" and node.has(6) else 0
     if node.op == "GroupQueryAttention":
         past = _shared_past(node)
+        width = out_width  # its first input may hold keys and values, too
+    value = node.shape(2) if node.has(2) or node.op != "GroupQueryAttention" else (sequence, width)
     keys = (value[-2] if len(value) >= 2 else sequence) + past
-    return _attended(batch * sequence, keys, width, node.output_shape()[-1], node.integer("num_heads"))
+    return _attended(batch * sequence, keys, width, out_width, node.integer("num_heads"))
 
 
 def _shared_past(node: Operands) -> int:

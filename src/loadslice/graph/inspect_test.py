@@ -215,6 +215,61 @@ def test_attention_counts_projection_scores_and_sum(build: Build) -> None:
     assert inspect(path, None, []).macs == 2 * 10 * 32 * 96 + 2 * (2 * 10 * 10 * 32)
 
 
+def test_attention_with_queries_keys_and_values_in_one_counts_like_apart(build: Build) -> None:
+    """One new token past 128: nine heads of 64 that share three of keys."""
+    node = helper.make_node(
+        "GroupQueryAttention", ["q", "", "", "pk", "pv", "last", "longest"], ["y", "k", "v"], "gqa",
+        domain="com.microsoft", num_heads=9, kv_num_heads=3,
+    )  # fmt: skip
+    past = [tensor(name, [1, 3, 128, 64]) for name in ("pk", "pv")]
+    lengths = [tensor("last", [1], TensorProto.INT32), tensor("longest", [], TensorProto.INT32)]
+    model = build([node], [tensor("q", [1, 1, (9 + 2 * 3) * 64]), *past, *lengths], [])
+    assert inspect(model, None, []).flops == 2 * 2 * 129 * 9 * 64 + 6 * 129 * 9
+
+
+@pytest.mark.parametrize(
+    ("equation", "left", "right", "macs"),
+    [
+        ("bid,bdj->bij", [4, 3, 5], [1, 5, 2], 4 * 3 * 2 * 5),  # a side of 1 is repeated
+        ("...ij,...jk->...ik", [7, 1, 4, 3], [6, 3, 2], 7 * 6 * 4 * 3 * 2),
+        ("ij,jk", [4, 3], [3, 2], 24),
+    ],
+)
+def test_einsum_counts_every_point_that_it_sums(
+    build: Build, equation: str, left: list, right: list, macs: int
+) -> None:
+    node = helper.make_node("Einsum", ["x", "z"], ["y"], "e", equation=equation)
+    model = build([node], [tensor("x", left), tensor("z", right)], [])
+    assert inspect(model, None, []).macs == macs
+
+
+def test_an_einsum_that_sums_nothing_multiplies_only(build: Build) -> None:
+    for equation in ("i,j", "i,j->ij"):
+        node = helper.make_node("Einsum", ["x", "z"], ["y"], "e", equation=equation)
+        model = build([node], [tensor("x", [4]), tensor("z", [3])], [])
+        found = inspect(model, None, [])
+        assert (found.macs, found.flops) == (0, 12)
+
+
+def test_a_quantised_recurrence_counts_like_the_float_one(build: Build) -> None:
+    """ONNX Runtime's keeps its weights the other way round."""
+    stored = [weights("W", 1, 3, 20, dtype=np.int8), weights("R", 1, 5, 20, dtype=np.int8)]
+    for name in ("ws", "rs"):
+        stored += [weights(name, 1, 20), weights(name.replace("s", "z"), 1, 20, dtype=np.int8)]
+    node = helper.make_node(
+        "DynamicQuantizeLSTM", ["x", "W", "R", "", "", "", "", "", "ws", "wz", "rs", "rz"], ["y"], "l",
+        domain="com.microsoft", hidden_size=5,
+    )  # fmt: skip
+    model = build([node], [tensor("x", [7, 2, 3])], stored)
+    assert inspect(model, None, []).macs == 7 * 2 * 20 * (3 + 5)
+
+
+def test_products_repeat_sides_of_1_on_either_hand(build: Build) -> None:
+    node = helper.make_node("FusedMatMul", ["x", "z"], ["y"], "m", domain="com.microsoft", transB=1)
+    model = build([node], [tensor("x", [1, 1, 3, 4]), tensor("z", [5, 7, 2, 4])], [])
+    assert inspect(model, None, []).macs == 5 * 7 * 3 * 2 * 4
+
+
 def test_reading_a_few_rows_of_a_table_moves_only_those(build: Build) -> None:
     path = build(
         [helper.make_node("Gather", ["w", "x"], ["y"])], [tensor("x", [5], TensorProto.INT64)], [weights("w", 1000, 8)]
