@@ -6,9 +6,8 @@ is counted. A client that leaves takes its request with it.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from loadslice.serve.body import CONTINUE
 from loadslice.serve.head import Head
@@ -19,8 +18,6 @@ from loadslice.serve.reply import CLOSE, KEEP, Reply, refuse, render
 
 if TYPE_CHECKING:
     from loadslice.serve.http_server import HttpServer
-
-log = logging.getLogger(__name__)
 
 LINGER_S = 2.0
 """How long what a refused client still sends is read and thrown away, so that it gets to read the refusal."""
@@ -110,6 +107,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         server.connections.add(self)
         transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX, low=0)
+        if transport.get_extra_info("sslcontext") is not None:
+            cast(Any, transport).set_read_buffer_limits(high=AHEAD_BYTES_MAX)
 
     def get_buffer(self, _size_hint: int) -> memoryview:
         """Where the next bytes go: straight into the body they belong to, where that is known."""
@@ -143,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self.is_closing = True
         head, self.head = self.head, None
-        self._incoming.drop()
+        self._incoming.end()
         del self._incoming  # it refers to us: both would wait for the garbage collector
         if self._outgoing is not None:
             self._outgoing.stop()
@@ -153,18 +152,16 @@ class Connection(asyncio.BufferedProtocol):
             self._release()
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as we write: a whole reply has `Limits.reply_timeout_s` from here."""
+        """The client does not read as fast as we write."""
         self.is_blocked = True
-        if not self._is_sending:
-            self._cut_after(self._server.limits.reply_timeout_s, self._cut)
+        self._has_to_be_taken()
 
     def resume_writing(self) -> None:
         """All that was written has been accepted."""
         self.is_blocked = False
+        self._push()
         if self._outgoing is not None:
-            self._push(self._outgoing)
-            if self._outgoing is not None:
-                return
+            return
         self._forget_cut_off()
         if self._is_sending:
             self._sent()
@@ -219,8 +216,8 @@ class Connection(asyncio.BufferedProtocol):
         self.held_bytes += size
         self.is_closing = self.is_closing or close
         if size > UNSENT_BYTES_MAX:
-            self._outgoing = Outgoing(transport, parts, self._lets_go)
-            self._push(self._outgoing)
+            self._outgoing = Outgoing(self, transport, parts)
+            self._push()
         else:
             transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
         self.finish()
@@ -232,19 +229,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def finish(self) -> None:
         """The reply has been written; it is sent when the client has taken it."""
-        if self.is_blocked or self._outgoing is not None:
-            self._is_sending = True
-        else:
+        if not self.is_blocked and self._outgoing is None:
             self._sent()
+            return
+        self._is_sending = True
+        self._has_to_be_taken()
 
-    def _push(self, outgoing: Outgoing) -> None:
-        transport = self._transport
-        while transport is not None and not self.is_blocked and not transport.is_closing():
-            if outgoing.push():
-                self._outgoing = None
-                return
+    def _push(self) -> None:
+        if self._outgoing is not None and self._outgoing.push():
+            self._outgoing = None
 
-    def _lets_go(self) -> None:
+    def lets_go(self) -> None:
         """A slow client's reply has been copied."""
         self._handler.copied(self)
 
@@ -356,8 +351,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def _end_in_time(self) -> None:
         """A transport that closes waits for the client to take the rest: for ever, if nobody ends that."""
-        if self._transport is not None and self._transport.get_write_buffer_size() > 0:
-            self._cut_after(self._server.limits.reply_timeout_s, self._cut)
+        transport, seconds = self._transport, self._server.limits.reply_timeout_s
+        if transport is None:
+            return
+        if transport.get_write_buffer_size() == 0:
+            # What is left is a goodbye under TLS, to be answered, and before it the end of a reply if there was one.
+            if transport.get_extra_info("sslcontext") is None:
+                return
+            seconds = max(LINGER_S, seconds - (self._server.loop.time() - self.free_s))
+            self._server.turn_away(self)
+        self._cut_after(seconds, self.abort)
 
     def abort(self) -> None:
         """Close it and forget what has been written."""
@@ -370,9 +373,10 @@ class Connection(asyncio.BufferedProtocol):
         if self.head is None or self._incoming.body is not None:
             self.close()
 
-    def _cut(self) -> None:
-        log.debug("a client did not read its reply in time")
-        self.abort()
+    def _has_to_be_taken(self) -> None:
+        """Something waits for the client, which has a time for all of it, not for each part."""
+        if self._cut_off is None:
+            self._cut_after(self._server.limits.reply_timeout_s, self.abort)
 
     def _cut_after(self, seconds: float, cut: Callable[[], None]) -> None:
         self._forget_cut_off()

@@ -204,6 +204,65 @@ def test_one_request_at_a_time_is_with_the_handler_and_a_client_that_sends_much_
     asyncio.run(run())
 
 
+def test_what_clients_send_ahead_is_counted_and_nobody_is_read_from_ahead_where_too_much_is_held() -> None:
+    async def run() -> None:
+        limits = Limits(held_bytes_max=5000)
+        handler, wire = Echo(limits, waits=True), Wire()
+        _, connection = on(wire, handler, limits)
+        push(connection, post(b"first"))
+        before = handler.bodies.held_bytes
+        ahead = post(b"x" * 3000)
+        push(connection, ahead, 500)
+        assert handler.bodies.held_bytes == before + len(ahead)
+        assert wire.reads
+        push(connection, b"y" * 3000)
+        assert not wire.reads
+        handler.waiting[-1].reply(Reply(200, b""))
+        await turns()
+        assert handler.seen[-1] == b"x" * 3000
+        assert wire.reads, "it is its turn"
+        assert handler.bodies.held_bytes == 3000 + 3000
+        connection.connection_lost(None)
+        assert handler.bodies.held_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_half_a_head_is_counted() -> None:
+    async def run() -> None:
+        limits = Limits()
+        handler, wire = Echo(limits), Wire()
+        _, connection = on(wire, handler, limits)
+        push(connection, b"GET / HTTP/1.1\r\nx: ")
+        assert handler.bodies.held_bytes == len(b"GET / HTTP/1.1\r\nx: ")
+        push(connection, b"y\r\n\r\n")
+        assert (handler.bodies.held_bytes, handler.replied) == (0, 1)
+        push(connection, b"GET ")
+        connection.connection_lost(None)
+        assert handler.bodies.held_bytes == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("path", ["/refused", "/unwanted"])
+def test_after_a_refusal_a_body_that_waited_for_leave_may_not_come_and_the_next_request_is_not_taken_for_it(
+    path,
+) -> None:
+    async def run() -> None:
+        limits = Limits()
+        handler, wire = Echo(limits), Wire()
+        _, connection = on(wire, handler, limits)
+        head = b"POST %b HTTP/1.1\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n" % path.encode()
+        push(connection, head)
+        assert b"Connection: close" in wire.sent
+        push(connection, post(b"next"))
+        await turns()
+        assert wire.sent.endswith(b"<eof>"), "the client learns at once that it is not read"
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
 def test_a_client_that_leaves_takes_its_request_with_it_and_what_it_held() -> None:
     async def run() -> None:
         limits = Limits()
@@ -347,6 +406,36 @@ def test_a_client_that_never_takes_the_rest_of_its_reply_is_cut_off_though_its_c
                     await turns()
             connection.connection_lost(None)
             assert not server.connections
+
+    asyncio.run(run())
+
+
+def test_goodbyes_under_tls_are_not_waited_for_among_the_connections_nor_for_long() -> None:
+    class Tls(Wire):
+        is_gone = False
+
+        def get_extra_info(self, name: str, default: object = None) -> object:
+            return self if name == "sslcontext" else default
+
+        def set_read_buffer_limits(self, high: int) -> None:
+            assert high == AHEAD_BYTES_MAX
+
+        def abort(self) -> None:
+            self.is_gone = True
+
+    async def run() -> None:
+        limits = Limits(connections_max=1, idle_s=0, reply_timeout_s=0.05)
+        handler = Echo(limits)
+        server = HttpServer(handler, limits)
+        wires = []
+        for _ in range(TURNED_AWAY_MAX + 2):
+            connection, wire = server(), Tls()
+            connection.connection_made(wire)
+            wires.append(wire)
+            assert len(server.connections) == 1
+            assert wire.sent == b"", "whoever is idle makes room"
+        assert [wire.is_gone for wire in wires[:2]] == [True, False]
+        server._sweeper.cancel()
 
     asyncio.run(run())
 

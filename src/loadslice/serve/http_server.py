@@ -12,7 +12,8 @@ READ_BYTES = 1 << 16
 """Most that is read at once where it is not known where it belongs."""
 
 TURNED_AWAY_MAX = 256
-"""Clients beyond all limits that are given the time to read that; with one more, the first of them has had enough."""
+"""Clients beyond all limits that are given the time to read that, and those that say goodbye; with one more, the first
+of them has had enough."""
 
 SWEEPS = 16
 """How often within the keep-alive time connections are looked through for those that have passed it."""
@@ -64,7 +65,8 @@ class HttpServer:
         return True
 
     def turn_away(self, connection: Connection) -> None:
-        """Have a connection that is one too many stay a little."""
+        """Have a connection that is one too many, or on its way out, stay a little without being counted."""
+        self.connections.discard(connection)
         if len(self._turned_away) >= TURNED_AWAY_MAX:
             first = next(iter(self._turned_away))
             del self._turned_away[first]
@@ -75,7 +77,7 @@ class HttpServer:
         """A connection has gone."""
         self.connections.discard(connection)
         self._turned_away.pop(connection, None)
-        if self._empty is not None and not self.connections and not self._empty.done():
+        if self._empty is not None and not (self.connections or self._turned_away or self._empty.done()):
             self._empty.set_result(None)
 
     async def shutdown(self, timeout_s: float) -> None:
@@ -84,7 +86,7 @@ class HttpServer:
         self._sweeper.cancel()
         for connection in list(self.connections):
             connection.close_when_done()
-        if self.connections:
+        if self.connections or self._turned_away:
             self._empty = self.loop.create_future()
             await asyncio.wait((self._empty,), timeout=timeout_s)
         for connection in (*self.connections, *self._turned_away):

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from loadslice.serve.http_server import HttpServer
 
 AHEAD_BYTES_MAX = 1 << 16
-"""What a client may send of its next requests while one is being answered; with more, it is not read from."""
+"""What a client may send of its next requests while one is being answered; with more, it is not read from. All of it is
+counted, and where the server holds as much as it may, nobody is read from ahead of their turn."""
 
 
 class Incoming:
@@ -26,13 +27,15 @@ class Incoming:
         connection: Told of each request; the next is looked at when it has none and its client reads.
     """
 
-    __slots__ = ("_connection", "_discarded", "_server", "ahead", "body")
+    __slots__ = ("_connection", "_counted", "_discarded", "_server", "ahead", "body")
 
     def __init__(self, server: "HttpServer", connection: "Connection") -> None:
         self._server = server
         self._connection = connection
         self.ahead = b""
         """Received and not looked at yet."""
+        self._counted = 0
+        """Bytes of it, counted among the held bytes."""
         self.body: Body | ChunkedBody | None = None
         """The body that is being received."""
         self._discarded = 0
@@ -63,7 +66,10 @@ class Incoming:
             connection = self._connection
             if connection.head is None and not connection.is_blocked:
                 self.next()
-            elif len(self.ahead) > AHEAD_BYTES_MAX:
+                return
+            self._count()
+            bodies = self._server.handler.bodies
+            if len(self.ahead) > AHEAD_BYTES_MAX or bodies.held_bytes > bodies.limits.held_bytes_max:
                 connection.pause()
 
     def next(self) -> None:
@@ -72,6 +78,24 @@ class Incoming:
         Raises:
             RefusalError: It is no request, or is refused at sight.
         """
+        if self._counted:
+            self._uncount()  # a body among it is counted by whoever takes it
+        try:
+            self._next()
+        finally:
+            if self.ahead:
+                self._count()
+
+    def _count(self) -> None:
+        """Have what waits counted as it is now."""
+        self._server.handler.bodies.held_bytes += len(self.ahead) - self._counted
+        self._counted = len(self.ahead)
+
+    def _uncount(self) -> None:
+        self._server.handler.bodies.held_bytes -= self._counted
+        self._counted = 0
+
+    def _next(self) -> None:
         data = self.ahead
         end = data.find(END)
         if end == 0 or data.startswith(b"\r\n"):
@@ -123,7 +147,13 @@ class Incoming:
     def ignore(self) -> None:
         """Throw away whatever is there and comes."""
         self.ahead = b""
+        self._uncount()
         self._discarded = -1
+
+    def end(self) -> None:
+        """Forget all that is there; nothing more comes."""
+        self.drop()
+        self.ignore()
 
     def _receive(self, head: Head, begun: bytes, *, waits: bool) -> None:
         """Go on receiving a body.
@@ -161,7 +191,8 @@ class Incoming:
 
     def _skip(self, head: Head, begun: bytes) -> None:
         """A body that nobody wants: what has come of it is dropped, what is to come will be."""
-        if head.is_chunked:
+        if head.is_chunked or ("expect" in head.headers and not begun):
+            # Where it ends is not known; nor whether it comes at all, where the client has waited for leave.
             self._connection.is_closing = True
             self._discarded = -1
             return

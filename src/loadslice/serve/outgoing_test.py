@@ -3,11 +3,13 @@
 import asyncio
 import gc
 import socket
+import ssl
 import weakref
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+import trustme
 
 from loadslice.serve import outgoing
 from loadslice.serve.body import Bodies
@@ -190,6 +192,44 @@ def test_a_client_that_takes_a_little_now_and_then_has_no_more_time_for_all_of_i
             assert got < outputs.nbytes
         assert handler.bodies.held_bytes == 0
         await server.shutdown(1)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())
+
+
+@LOOPS
+def test_under_tls_a_reply_stays_counted_until_it_has_been_taken_and_who_takes_none_is_cut_off(loop) -> None:
+    outputs = np.arange(1 << 24, dtype=np.uint8)
+    authority = trustme.CA()
+    context, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("localhost").configure_cert(context)
+    authority.configure_trust(trusting)
+
+    async def asked(server: HttpServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        ours, theirs = socket.socketpair()
+        accepting = asyncio.get_running_loop().connect_accepted_socket(server, ours, ssl=context)
+        opening = asyncio.open_connection(sock=theirs, ssl=trusting, server_hostname="localhost", limit=1 << 12)
+        _, (reader, writer) = await asyncio.gather(accepting, opening)
+        writer.write(b"GET /again HTTP/1.1\r\n\r\n")
+        return reader, writer
+
+    async def run() -> None:
+        handler = Large([b"head", outputs.data])
+        server, hasty = HttpServer(handler, Limits()), HttpServer(handler, Limits(reply_timeout_s=0.1))
+        reader, writer = await asked(server)
+        await until(lambda: handler.slow == 1)
+        assert (handler.replied, handler.bodies.held_bytes) == (0, 4 + outputs.nbytes)
+        assert await reader.readexactly(4 + outputs.nbytes) == b"head" + outputs.tobytes()
+        await until(lambda: handler.replied == 1)
+        assert handler.bodies.held_bytes == 0
+        _, idle = await asked(hasty)
+        await until(lambda: handler.bodies.held_bytes > 0)
+        await until(lambda: not hasty.connections)
+        assert (handler.replied, handler.bodies.held_bytes) == (1, 0)
+        for one in (writer, idle):
+            one.transport.abort()
+        await server.shutdown(1)
+        await hasty.shutdown(1)
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(run())
