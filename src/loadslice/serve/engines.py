@@ -131,7 +131,8 @@ class Engines:
     def _batch_done(self, batch: Batch) -> None:
         if batch.lost:
             self._lost(batch.engine)
-        self.running[batch.slot] = None
+        if self.running[batch.slot] is batch:  # not where the core gave up on it and the slot another one
+            self.running[batch.slot] = None
         self.ended_ns[batch.slot] = self._clock.now_ns()
         if batch.failed:
             self.suspects.add(batch.engine)
