@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from loadslice.app.cli import run
 from loadslice.graph.split import split_node
-from loadslice.profiles.banks import curve
+from loadslice.profiles.banks import curve, shares
 from loadslice.spec.pipeline import Engine
 
 pytest.importorskip("scipy")
@@ -47,7 +47,8 @@ def test_a_curve_has_both_wholes_and_divisions_of_whole_tiles(model: Path, by: s
     document.graph.node.pop()
     document.graph.output[0].name = "product"
     engine = Engine(backend="onnxruntime")
-    points = curve(document, "product", by, units, 16, (engine, engine))  # type: ignore[arg-type]
+    parts = shares(units, 16)
+    points = curve(document, "product", by, units, parts, (engine, engine))  # type: ignore[arg-type]
     assert [point.first_units for point in points] == [0, units // 4, units // 2, 3 * units // 4, units]
     assert (points[0].first_ms, points[-1].second_ms) == (None, None)
     for point in points[1:-1]:
@@ -68,6 +69,15 @@ def test_measured_splits_replace_modelled_ones_and_say_so(model: Path, capsys: p
         assert split["basis"] == "measured"
         assert split["split_ms"] < split["alone_ms"]
         assert len(split["curve"]) == 5
+    told = next(note for note in plan["notes"] if note.startswith("of 1 operators measured"))
+    assert f"sharing pays for {len(plan['splits'])}: " in told
+
+
+@pytest.mark.parametrize(
+    ("units", "tile", "parts"), [(64, 16, [16, 32, 48]), (20, 16, [16]), (16, 16, []), (5, 1, [1, 2, 4])]
+)
+def test_divisions_are_whole_tiles_and_leave_something_to_both(units: int, tile: int, parts: list[int]) -> None:
+    assert shares(units, tile) == parts
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,20 @@ SHARES = (0.25, 0.5, 0.75)
 ROUNDS = 9
 
 
+def shares(units: int, tile: int) -> list[int]:
+    """About a quarter, half and three quarters of the units, in whole tiles; those that leave something to both."""
+    near = {max(tile, round(share * units / tile) * tile) for share in SHARES}
+    return sorted(part for part in near if part < units)
+
+
 def curve(
-    model: onnx.ModelProto, node: str, by: By, units: int, tile: int, engines: tuple[Engine, Engine], seed: int = 0
+    model: onnx.ModelProto,
+    node: str,
+    by: By,
+    units: int,
+    parts: Sequence[int],
+    engines: tuple[Engine, Engine],
+    seed: int = 0,
 ) -> list[BankPoint]:
     """Measure ways to divide one operator.
 
@@ -35,22 +47,21 @@ def curve(
         node: Its name.
         by: Output channels or rows.
         units: There are in all.
-        tile: Parts are multiples of it.
+        parts: Units of the first engine, one entry for each way to divide it; see `shares`.
         engines: Of this machine.
         seed: Of the inputs.
 
     Returns:
-        Whole on each engine, and divided at about a quarter, half and three quarters; by units of the first.
+        Whole on each engine, and divided; by units of the first.
 
     Raises:
         InputError: A runtime cannot load a part.
     """
-    parts = sorted({min(max(tile, round(share * units / tile) * tile), units - 1) for share in SHARES})
     feeds = draw_inputs(model, infer(model, {}), seed)
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(1) as pool:
         folder = Path(name)
         ways = [_whole(model, engines[0], units, folder), *(
-            _divided(model, node, by, part, engines, folder) for part in parts if part % tile == 0
+            _divided(model, node, by, part, engines, folder) for part in parts
         ), _whole(model, engines[1], 0, folder)]  # fmt: skip
         try:
             for _ in range(2):

@@ -194,7 +194,8 @@ class BankSplit(msgspec.Struct, frozen=True, kw_only=True):
     basis: Literal["measured", "modelled"] = "modelled"
     """Of the two times. ``modelled``: a part takes the whole's time in proportion to its tiles."""
     curve: list[BankPoint] = []
-    """By units of the first engine, where it was measured."""
+    """By units of the first engine, where it was measured: the series that the division was chosen by. ``split_ms`` and
+    ``alone_ms`` are of a second series, of that division alone."""
 
 
 class StitchCheck(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from loadslice.app.estimated import calibrated
 from loadslice.app.output import Finite, check_folder, emit, json_option, keep, out_option, say, seed_option
 from loadslice.app.slice_coverage import fallbacks, supports
 from loadslice.app.slice_files import write_slices
-from loadslice.app.slice_measure import measured_splits
+from loadslice.app.slice_measure import MEASURED, measured_splits
 from loadslice.app.slice_pipeline import write_pipeline
 from loadslice.app.slice_plan import make_plan
 from loadslice.app.slice_problem import HOST_LINK, describe_machine, open_model, without
@@ -74,6 +74,10 @@ COMPILER_S = 300.0
     help="With --share: run the halves on this machine, alone and together; both devices are `local`.",
 )
 @click.option(
+    "--operators", "most", type=click.IntRange(1, 1000), default=MEASURED, show_default=True,
+    help="With --measure: how many, those that would gain the most.",
+)  # fmt: skip
+@click.option(
     "--tile", type=click.IntRange(1, 65536), default=16, show_default=True, help="Channels or rows that go together."
 )
 @seed_option
@@ -93,6 +97,7 @@ def command(
     gap: float,
     share: By | None,
     measuring: bool,
+    most: int,
     tile: int,
     seed: int,
     as_json: bool,
@@ -131,7 +136,7 @@ def command(
         splits = share_operators(opened, machine, share, tile)
         if measuring:
             said: list[str] = []
-            splits = measured_splits(opened, splits, named, seed, said)
+            splits = measured_splits(opened, splits, named, most, seed, said)
             plan = msgspec.structs.replace(plan, notes=[*plan.notes, *said])
         rows = [*plan.assignments, shared_way(opened, machine, splits)] if splits else plan.assignments
         plan = msgspec.structs.replace(plan, splits=splits, assignments=rows)
