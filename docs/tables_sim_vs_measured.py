@@ -63,10 +63,17 @@ def _figure(row: FigureFidelity) -> str:
     goal = GOALS[row.figure]
     size, right = row.error_size, "unknown"
     if size is not None:
-        right = f"{size:.1f} of {goal:g} {unit}, {'kept' if size <= goal else 'missed'}"
+        right = f"{size:.1f} of {goal:g} {unit}, {_verdict(size, row.noise, goal)}"
     predicted = ", ".join(_number(value) for value in row.predicted) or "unknown"
     between = ", ".join(_between(interval) for interval in row.predicted_95) or "unknown"
     return f"{predicted} | {between} | {measured} | {error} | {noise} | {right}"
+
+
+def _verdict(size: float, noise: float | None, goal: float) -> str:
+    """What live repeats among themselves do not keep, no prediction of them can be held to."""
+    if size <= goal:
+        return "kept"
+    return "missed" if noise is None or noise <= goal else "noise forbids"
 
 
 def _decisions(found: Fidelity) -> Iterator[str]:

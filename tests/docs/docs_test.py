@@ -343,3 +343,11 @@ def test_a_run_of_the_fidelity_benchmark_becomes_a_table_and_unknown_stays_unkno
         table._figure(figure)
         == "95, 97, unknown | 90 to 110, unknown | 99, 101, unknown | -4.00 % | 1.41 % | 4.0 of 2 %, missed"
     )
+    assert [
+        table._verdict(*case) for case in ((2.0, 9.0, 2.0), (2.1, None, 2.0), (9.0, 2.0, 2.0), (2.1, 2.1, 2.0))
+    ] == [
+        "kept",
+        "missed",
+        "missed",
+        "noise forbids",
+    ]
