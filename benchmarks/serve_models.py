@@ -47,6 +47,16 @@ pipeline: busy
 engines: {host: {backend: python}}
 stages: [{name: hold, python: "bench_stages:hold", engine: host}]
 """,
+    "paced": """
+version: 1
+pipeline: mlp
+engines:
+  device: {backend: python, max_inflight: 8, queue: {limit: 256}}
+  cpu0: {backend: onnxruntime, threads: 1, queue: {limit: 256}}
+stages:
+  - {name: pace, python: "bench_stages:pace", engine: device}
+  - {name: mlp, model: mlp.onnx, engine: cpu0, batch: {cpu0: {size: 32}}}
+""",
 }
 
 STAGES = """
@@ -55,6 +65,11 @@ import threading
 
 def hold(work):
     threading.Event().wait(float(work.tensors["x"][0, 0]))
+    return work
+
+
+def pace(work):
+    threading.Event().wait(0.02)
     return work
 """
 

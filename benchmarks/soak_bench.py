@@ -3,10 +3,11 @@
     python -m benchmarks.soak_bench --minutes 60 --rate 300
 
 A server as a user starts it, with both fronts and a journal, is asked at a steady rate, by default 70 % of what it can
-do: most requests with binary tensors, some as JSON, a few over gRPC where ``grpcio`` is there. Meanwhile 10,000 clients
-leave in the middle of a request, half of them by a reset. What the server holds is sampled; the first sixth of the run,
-in which caches and memory pools fill, is left out of the slope. Then 10,000 connections that do nothing are opened on a
-server of their own, for what each costs.
+do: most requests with binary tensors, some as JSON, a few over gRPC where ``grpcio`` is there. With ``--paced`` an
+engine says what it can do, eight places of 20 ms each, and not the processor, which may have other work. Meanwhile
+10,000 clients leave in the middle of a request, half of them by a reset. What the server holds is sampled; the first
+sixth of the run, in which caches and memory pools fill, is left out of the slope. Then 10,000 connections that do
+nothing are opened on a server of their own, for what each costs.
 """
 
 import contextlib
@@ -64,13 +65,14 @@ class Samples:
         self.descriptors.append(sum(_descriptors(pid) for pid in family(target.pid)))
 
 
-def run(minutes: float = 1.0, rate_per_s: float | None = None, journal: bool = True) -> Figures:
+def run(minutes: float = 1.0, rate_per_s: float | None = None, journal: bool = True, pipeline: str = "mlp") -> Figures:
     """Soak a server.
 
     Args:
         minutes: Of load.
         rate_per_s: Requests; None: `LOAD` of what the server can do.
         journal: Whether it writes one, for which it loads a large library.
+        pipeline: Of `serve_models`, one that answers to ``mlp``.
 
     Returns:
         Slopes an hour with their 95 % intervals and verdicts, latencies, and memory of an idle connection.
@@ -80,20 +82,21 @@ def run(minutes: float = 1.0, rate_per_s: float | None = None, journal: bool = T
         folder = Path(name)
         serve_models.write(folder)
         client = build_client(folder)
-        figures |= _soak(folder, client, minutes * 60, rate_per_s, ("--journal", "journal") if journal else ())
+        options = ("--journal", "journal") if journal else ()
+        figures |= _soak(folder / f"{pipeline}.yaml", client, minutes * 60, rate_per_s, options)
         figures |= _idle(folder)
     figures["load_average_1m_after"] = load_average_1m()
     return figures
 
 
-def _soak(folder: Path, client: Path, seconds: float, rate_per_s: float | None, options: tuple[str, ...]) -> Figures:
-    shape = (1, serve_models.WIDTH)
+def _soak(served: Path, client: Path, seconds: float, rate_per_s: float | None, options: tuple[str, ...]) -> Figures:
+    shape, folder = (1, serve_models.WIDTH), served.parent
     binary, as_json = folder / "binary.request", folder / "json.request"
     binary.write_bytes(serve_models.request("mlp", shape))
     as_json.write_bytes(serve_models.request("mlp", shape, as_json=True))
     grpc_port = free_port()
     samples = Samples([], [], [], [], [])
-    with ours(folder / "mlp.yaml", "--grpc", str(grpc_port), *options) as target:
+    with ours(served, "--grpc", str(grpc_port), *options) as target:
         if rate_per_s is None:
             rate_per_s = LOAD * ask(client, target, binary, CONNECTIONS, 3.0).requests_per_s
         say(f"soak: {rate_per_s:,.0f} requests/s for {seconds / 60:g} minutes")
@@ -271,11 +274,12 @@ def _descriptors(pid: int) -> int:
 @click.option("--minutes", type=click.FloatRange(0.5, 10_000), default=1.0, show_default=True, help="Of load.")
 @click.option("--rate", type=click.FloatRange(1, 1e6), help="Requests per second; default: 70 % of what it can do.")
 @click.option("--journal/--no-journal", default=True, show_default=True, help="Whether the server writes one.")
+@click.option("--paced", is_flag=True, help="Make a waiting engine the bottleneck, not the processor.")
 @json_option
 @out_option
-def command(minutes: float, rate: float | None, journal: bool, as_json: bool, out: Path | None) -> None:
+def command(minutes: float, rate: float | None, journal: bool, paced: bool, as_json: bool, out: Path | None) -> None:
     """Soak this server and say whether it grows."""
-    figures = run(minutes, rate, journal)
+    figures = run(minutes, rate, journal, "paced" if paced else "mlp")
     keep(figures, out, "soak_bench.json")
     emit(figures, as_json=as_json, text=lambda: _lines(figures))
 
