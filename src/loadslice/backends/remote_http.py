@@ -1,19 +1,23 @@
 """Connections to servers that do an engine's work elsewhere: kept open, bounded in time and size, given up at will.
 
-Rules of this file: nothing waits without an end; a reply is never read past its limit; redirects are not followed and
+Rules of this file: nothing waits without an end, however little the other side takes or gives at a time; a reply is
+never read past its limit; redirects are not followed and
 proxies of the environment are not used, so that payloads go where the file says and nowhere else; a token comes from
 an environment variable and is in no message.
 """
 
 import http.client
+import io
 import os
 import select
+import socket
 import ssl
+import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import SplitResult, urlsplit
 
 from loadslice.backends.base import EngineError
@@ -33,11 +37,17 @@ LOOK_S = 0.05
 GRACE_S = 0.1
 """Beyond a deadline: whoever keeps it shall be the first to say that it has passed, for then it is nobody's fault."""
 
+PIECE_BYTES = 1 << 20
+"""Sent before it is asked again whether there is time, and anybody waits."""
+
 REPLY_BYTES_MAX = 256 * 1024 * 1024
 ERROR_BYTES_MAX = 64 * 1024
 
 CLIENT_FAULTS = frozenset({400, 413, 415, 422})
 """The request itself is refused; what else begins with 4 is about the model, the token or the server's load."""
+
+NO_REPLY = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, struct.error)
+"""All that taking apart a document raises which is not what it should be."""
 
 Options = dict[str, str | int | float | bool]
 
@@ -190,48 +200,25 @@ class Remote:
     ) -> Reply:
         self._connections[slot] = connection
         headers = headers | self._endpoint.authorization
+        if body:
+            headers["Content-Length"] = str(len(body))
         if connection.sock is None:
             connection.connect()
-        assert call.until_s is not None
-        connection.sock.settimeout(max(0.001, call.until_s - time.monotonic()))
-        connection.request(method, self.url.path.rstrip("/") + path, body or None, headers)
-        self._await(connection, call)
-        response = connection.getresponse()
-        limit = self._endpoint.reply_bytes_max if response.status == 200 else ERROR_BYTES_MAX
-        parts: list[bytes] = []
-        while part := response.read1(1 << 20):
-            parts.append(part)
-            limit -= len(part)
-            if limit < 0:
-                raise EngineError(f"{self.kind}: {self.host} answers more than is taken (options.reply_mb_max).")
-            left_s = call.until_s - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError
-            if connection.sock is not None:
-                connection.sock.settimeout(left_s)
-        response.read()  # nothing is left; this is how the library learns it and keeps the connection
+        turn = _Turn(connection.sock, call, f"{self.kind}: nobody waits for {self.host} any more.")
+        turn.check()
+        connection.request(method, self.url.path.rstrip("/") + path, turn.pieces(body) if body else None, headers)
+        with turn.response(connection) as response:
+            limit = self._endpoint.reply_bytes_max if response.status == 200 else ERROR_BYTES_MAX
+            parts: list[bytes] = []
+            while part := response.read1(1 << 20):
+                parts.append(part)
+                limit -= len(part)
+                if limit < 0:
+                    raise EngineError(f"{self.kind}: {self.host} answers more than is taken (options.reply_mb_max).")
+            response.read()  # nothing is left; this is how the library learns it and keeps the connection
         if response.will_close:
             self._drop(slot)
         return Reply(response.status, response.headers, b"".join(parts))
-
-    def _await(self, connection: http.client.HTTPConnection, call: Call) -> None:
-        """Wait for the first byte.
-
-        Raises:
-            EngineError: Nobody waits any more; the connection is closed, which tells the server.
-            TimeoutError: It takes too long.
-        """
-        assert call.until_s is not None
-        poll = select.poll()
-        poll.register(connection.sock, select.POLLIN)
-        while not (isinstance(connection.sock, ssl.SSLSocket) and connection.sock.pending()):
-            left_s = call.until_s - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError
-            if poll.poll(1e3 * min(left_s, LOOK_S)):
-                return
-            if not call.is_wanted():
-                raise EngineError(f"{self.kind}: nobody waits for {self.host} any more.")
 
     def _connect(self) -> http.client.HTTPConnection:
         name, port = self.url.hostname, self.url.port
@@ -245,6 +232,105 @@ class Remote:
         if connection is not None:
             connection.close()
             self._connections[slot] = None
+
+
+class _Turn:
+    """One question and its answer on a connection: each wait is for what is left of its time, and while it is wanted.
+
+    Args:
+        sock: Connected.
+        call: Has a time.
+        unwanted: What is said where nobody waits any more.
+    """
+
+    def __init__(self, sock: socket.socket, call: Call, unwanted: str) -> None:
+        self._sock = sock
+        self._call = call
+        self._unwanted = unwanted
+        self._looked_s = time.monotonic()
+        """When it was last asked whether anybody waits."""
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+
+    def check(self) -> float:
+        """Give the socket what is left of the time, and return it.
+
+        Raises:
+            TimeoutError: Nothing is.
+        """
+        assert self._call.until_s is not None
+        left_s = self._call.until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left_s)
+        return left_s
+
+    def pieces(self, body: bytes) -> Iterator[memoryview]:
+        """The body, as it is sent."""
+        view = memoryview(body)
+        for start in range(0, len(view), PIECE_BYTES):
+            self.check()
+            if start and not self._call.is_wanted():
+                raise EngineError(self._unwanted)
+            yield view[start : start + PIECE_BYTES]
+
+    def response(self, connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
+        """The answer to what was sent, its head read.
+
+        Raises:
+            EngineError: Nobody waits any more.
+            TimeoutError: It takes too long.
+        """
+        answering = cast(Any, connection)
+        answering.response_class = lambda _, **how: http.client.HTTPResponse(cast(Any, self), **how)
+        try:
+            return connection.getresponse()
+        finally:
+            del answering.response_class  # with it would stay who waits, and their tensors
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """What comes, for `http.client.HTTPResponse`, which asks its socket for nothing else."""
+        return io.BufferedReader(_Answer(self, self._sock.makefile("rb", buffering=0)))
+
+    def wait(self) -> None:
+        """Until there is something to read.
+
+        Raises:
+            EngineError: Nobody waits any more; the connection is closed, which tells the server.
+            TimeoutError: It takes too long.
+        """
+        while True:
+            left_s, now_s = self.check(), time.monotonic()
+            if now_s - self._looked_s >= LOOK_S:
+                self._looked_s = now_s
+                if not self._call.is_wanted():
+                    raise EngineError(self._unwanted)
+            if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
+                return
+            if self._poll.poll(1e3 * min(left_s, LOOK_S)):
+                return
+
+
+class _Answer(io.RawIOBase):
+    """What a server sends."""
+
+    def __init__(self, turn: _Turn, stream: io.RawIOBase) -> None:
+        self._turn = turn
+        self._stream = stream
+
+    def readable(self) -> bool:
+        """It is there for that."""
+        return True
+
+    def readinto(self, room: Any) -> int | None:
+        """Read what is there."""
+        self._turn.wait()
+        return self._stream.readinto(room)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._stream.close()
+        super().close()
 
 
 def refusal(remote: Remote, what: str, error: EngineError | Reply) -> InputError:
@@ -305,7 +391,7 @@ def _words(error: Exception) -> str:
         return "does not answer in time."
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}."
-    return f"{type(error).__name__}: {error}."
+    return f"{type(error).__name__}: {error!s:.200}."
 
 
 def _one_line(body: bytes | Sequence[int]) -> str:

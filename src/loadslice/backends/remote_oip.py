@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from loadslice.backends.base import EngineError, TensorInfo, check_feeds
-from loadslice.backends.remote_http import Known, Remote, Reply, refusal
+from loadslice.backends.remote_http import NO_REPLY, Known, Remote, Reply, refusal
 from loadslice.spec.datatypes import BYTES, NUMPY, little_endian, name_of
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import NOT_JSON
@@ -74,7 +74,7 @@ class RemoteOipSession:
         reply = self.remote.post(slot, f"{self._path}/infer", headers, b"".join((head, *parts)))
         try:
             outputs = _outputs(reply)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, struct.error) as error:
+        except NO_REPLY as error:
             raise EngineError(f"{KIND}: {self.remote.host} gave what is no reply: {type(error).__name__}.") from error
         for info in self.outputs:
             if info.name not in outputs:

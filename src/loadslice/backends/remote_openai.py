@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from loadslice.backends.base import EngineError, TensorInfo, check_feeds
-from loadslice.backends.remote_http import Known, Remote, refusal
+from loadslice.backends.remote_http import NO_REPLY, Known, Remote, refusal
 from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import Engine
 from loadslice.spec.work import StageInputError, Tensor
@@ -20,6 +20,7 @@ from loadslice.spec.work import StageInputError, Tensor
 KIND = "remote-openai"
 
 MODELS_NAMED = 5
+TOKENS_MAX = 2**63 - 1
 
 OPTIONS: Known = {
     "endpoint": str,
@@ -106,8 +107,8 @@ class RemoteOpenAiSession:
             choice = document["choices"][0]
             text = choice["message"]["content"] if self._is_chat else choice["text"]
             usage = document.get("usage") or {}
-            return str(text or ""), int(usage.get("prompt_tokens", -1)), int(usage.get("completion_tokens", -1))
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+            return str(text or ""), _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+        except NO_REPLY as error:
             raise EngineError(f"{KIND}: {self.remote.host} gave what is no reply: {type(error).__name__}.") from error
 
     def _has(self, option: str) -> bool:
@@ -130,6 +131,11 @@ class RemoteOpenAiSession:
 
 
 BACKEND = RemoteOpenAiBackend()
+
+
+def _count(said: Any) -> int:
+    """Tokens; -1 where the server says no number of them."""
+    return said if type(said) is int and 0 <= said <= TOKENS_MAX else -1
 
 
 def _text(prompt: Any) -> str:

@@ -1,9 +1,11 @@
 """Engines elsewhere, against stand-ins that answer as others do: JSON only, late, too much, not at all."""
 
+import contextlib
 import json
 import ssl
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -140,6 +142,8 @@ def test_what_the_server_says_is_the_requests_fault_or_the_engines(status: int, 
     [b"", b"not json", {"outputs": []}, {"outputs": [{"name": "y"}]}, {"outputs": 3}, {}, [],
      {"outputs": [{"name": "y", "datatype": "FP32", "shape": [3, 4], "data": [1.0]}]},
      {"outputs": [{"name": "y", "datatype": "NEW", "shape": [1], "data": [1]}]},
+     {"outputs": [{"name": "y", "datatype": "FP32", "shape": [2**70], "data": [1]}]},
+     {"outputs": [{"name": "y", "datatype": "INT8", "shape": [1], "data": [300]}]},
      {"outputs": [{"name": "y", "datatype": "FP32", "shape": [9], "parameters": {"binary_data_size": 36}}]},
      {"outputs": [{"name": "y", "datatype": "FP32", "shape": [9], "parameters": {"binary_data_size": -1}}]}],
 )  # fmt: skip
@@ -195,6 +199,60 @@ def test_a_call_that_nobody_waits_for_any_more_is_dropped_and_the_server_can_tel
             session.run(FEEDS)
         release.set()
         assert kind.gone.wait(20), "the connection was left open"
+        session.close()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+LAST_CHUNK = b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize(
+    ("start", "piece"),
+    [(b"", b"H"), (HEAD, b"x"), (b"", b"HTTP/1.1 100 Continue\r\n\r\n"), (HEAD + LAST_CHUNK, b"x: y\r\n")],
+    ids=["status", "header", "continue", "trailers"],
+)
+def test_a_server_that_answers_a_little_now_and_then_has_no_more_time_and_holds_nobody_who_has_left(
+    start: bytes, piece: bytes, waits: bool
+) -> None:
+    began, enough = threading.Event(), threading.Event()
+
+    def drip(stand_in: StandIn, _: Any) -> tuple[int, Any]:
+        stand_in.close_connection = True
+        with contextlib.suppress(OSError):
+            stand_in.wfile.write(start)
+            for _ in range(300):
+                stand_in.wfile.write(piece)
+                began.set()
+                if enough.wait(0.01):
+                    break
+        return 200, b""
+
+    with standing_in(drip) as (url, _):
+        session = load(url)
+        session.remote.calls[0] = Call(time.monotonic() + 0.05) if waits else Call(None, lambda: not began.is_set())
+        with pytest.raises(EngineError, match="in time" if waits else "nobody waits"):
+            session.run(FEEDS)
+        enough.set()
+        session.close()
+
+
+def test_what_was_asked_is_not_kept_until_the_next_call() -> None:
+    class Waiting:
+        """Whoever waits for an answer."""
+
+        def still(self) -> bool:
+            return True
+
+    with standing_in(double) as (url, _):
+        session = load(url)
+        waiting = Waiting()
+        gone = weakref.ref(waiting)
+        session.remote.calls[0] = Call(None, waiting.still)
+        session.run(FEEDS)
+        session.remote.calls[0] = Call()
+        del waiting
+        assert gone() is None
         session.close()
 
 
@@ -294,6 +352,17 @@ def test_a_chat_reply_without_choices_fails_the_batch_and_uncounted_tokens_are_u
             else:
                 assert session.run({"prompt": np.array(["one"], object)})["tokens_in"].tolist() == [-1]
             session.close()
+
+
+@pytest.mark.parametrize("count", [2**70, 1e999, "many", None, True])
+def test_counts_of_tokens_that_are_none_are_unknown(count: object) -> None:
+    usage = {"prompt_tokens": count, "completion_tokens": 2}
+    raw = json.dumps({"choices": [{"message": {"content": "x"}}], "usage": usage}).replace("Infinity", "1e999")
+    with standing_in(lambda *_: (200, raw.encode())) as (url, _):
+        session = load(url, "remote-openai")
+        found = session.run({"prompt": np.array(["one"], object)})
+        assert (found["tokens_in"].tolist(), found["tokens_out"].tolist()) == ([-1], [2])
+        session.close()
 
 
 def test_a_form_that_the_file_states_is_used_whatever_the_server_lists() -> None:
