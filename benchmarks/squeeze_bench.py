@@ -16,7 +16,8 @@ import numpy as np
 import onnx
 
 from benchmarks import squeeze_models as models
-from loadslice.backends.base import open_backend
+from benchmarks import squeeze_smollm
+from loadslice.backends.base import Session, open_backend
 from loadslice.spec.pipeline import Engine
 from loadslice.spec.variant import TARGETS, Squeeze
 from loadslice.variants import recorded
@@ -25,6 +26,8 @@ from loadslice.variants.order import Order
 from loadslice.variants.squeeze import squeeze
 
 SECONDS = 40.0
+SMOLLM_STEPS = 800
+"""Half of them judge: one answer is a quarter of a point."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Case:
     feeds: list[models.Feeds]
     labels: list[Any] | None
     score: tuple[str, Score] | None
+    in_use: Callable[[Session, Session], dict[str, float]] | None = None
+    """Figures of a shipped variant and the source, each on its own, as they would be used."""
 
 
 def first(outputs: Outputs) -> Any:
@@ -103,6 +108,15 @@ def decoder(folder: Path) -> Case:
     return Case(models.decoder(folder / "decoder.onnx"), models.steps(12), None, None)
 
 
+def smollm(folder: Path) -> Case:
+    """A step of SmolLM2-135M-Instruct at batch 1, marked by the token that follows in real text."""
+    path = squeeze_smollm.step_model(folder / "smollm.onnx")
+    session = open_backend("onnxruntime").load(path, Engine(backend="onnxruntime", threads=0))
+    feeds, following = squeeze_smollm.recorded_steps(session, SMOLLM_STEPS)
+    session.close()
+    return Case(path, feeds, following, ("next_token", squeeze_smollm.next_token), squeeze_smollm.on_its_own)
+
+
 def rec(_: Path) -> Case:
     """PP-OCRv4 recognition of rendered lines."""
     path = models.package_folder("rapidocr_onnxruntime") / "models" / "ch_PP-OCRv4_rec_infer.onnx"
@@ -134,18 +148,22 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "minilm": minilm,
     "resnet18": resnet18,
     "decoder": decoder,
+    "smollm": smollm,
     "rec": rec,
     "det": det,
     "cls": cls,
 }
 
 
-def run_case(name: str, keep: Path | None = None) -> Squeeze:
+def run_case(name: str, keep: Path | None = None) -> tuple[Squeeze, dict[str, dict[str, float]]]:
     """Squeeze one model; progress on standard error.
 
     Args:
         name: One of `CASES`.
         keep: Folder for variants and figures; ``None``: thrown away.
+
+    Returns:
+        The record, and what was found of shipped variants in use, by target.
     """
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -157,12 +175,31 @@ def run_case(name: str, keep: Path | None = None) -> Squeeze:
         named = os.environ.get("LOADSLICE_SQUEEZE_TARGETS")
         targets = TARGETS if named is None else [one for one in TARGETS if one in named.split(",")]
         order = Order(case.model, found, targets, keep or folder / "out", score=case.score, seconds=SECONDS)
-        return squeeze(order, lambda text: print(f"{name}: {text}", file=sys.stderr, flush=True))
+        result = squeeze(order, lambda text: print(f"{name}: {text}", file=sys.stderr, flush=True))
+        return result, _in_use(case, result)
 
 
-def figures(name: str, result: Squeeze) -> dict[str, float | str]:
+def _in_use(case: Case, result: Squeeze) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for one in result.variants:
+        if case.in_use is None or not one.shipped or one.engine is None or one.path is None:
+            continue
+        source = open_backend("onnxruntime").load(case.model, Engine(backend="onnxruntime", threads=0))
+        variant = open_backend(one.engine.backend).load(Path(one.path), one.engine)
+        try:
+            found[one.target] = case.in_use(variant, source)
+        finally:
+            source.close()
+            variant.close()
+    return found
+
+
+def figures(name: str, result: Squeeze, in_use: dict[str, dict[str, float]]) -> dict[str, float | str]:
     """A squeeze in a few flat figures."""
     found: dict[str, float | str] = {
+        f"{name}_{target}_in_use_{key}": value for target, own in in_use.items() for key, value in own.items()
+    }
+    found |= {
         f"{name}_untuned_ms_p50": result.untuned.latency_ms_p50,
         f"{name}_floor": result.floor,
     }
@@ -193,7 +230,7 @@ def run() -> dict[str, float | str]:
     found: dict[str, float | str] = {}
     for name in chosen:
         try:
-            found |= figures(name, run_case(name))
+            found |= figures(name, *run_case(name))
         except ModuleNotFoundError as error:
             found[f"{name}_left_out"] = str(error)
     return found

@@ -61,7 +61,7 @@ def draw_calibration(found: Calibration) -> str:
         element("style", Markup(_STYLE)),  # noqa: S704 - ours
         element("rect", width=WIDTH, height=HEIGHT),
         x_axis(across, HEIGHT - 40, "inputs calibrated on: orange by coverage, grey drawn at random", top=36.0),
-        y_axis(up, 46.0, WIDTH - 24, "signal to noise on held-out inputs, dB"),
+        y_axis(up, 46.0, WIDTH - 24, "signal to noise on the inputs to choose by, dB"),
     ]
     for trial, level in shown:
         kind = "shipped" if trial.method == "coverage" else "behind"

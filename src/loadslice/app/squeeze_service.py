@@ -83,8 +83,10 @@ def lines(record: Service) -> Iterator[str]:
         yield from _stage(stage)
     yield (
         f"{record.metric}: {record.source_metric:.4f} untuned, {record.tuned_metric:.4f} squeezed "
-        f"(floor {record.floor:.4f}, {record.judged_inputs} inputs that nothing was calibrated on)"
+        f"(floor {record.floor:.4f}, {record.judged_inputs} inputs that nothing was calibrated on or chosen by)"
     )
+    if record.inputs is not None and record.inputs.choice:
+        yield f"calibrated on {len(record.inputs.calibration)} others, chosen by {len(record.inputs.choice)} others"
     for name, rates in (("untuned", record.untuned), ("squeezed", record.tuned)):
         for rate in rates:
             yield (

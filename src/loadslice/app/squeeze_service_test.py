@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -97,12 +98,33 @@ def test_a_service_is_squeezed_and_its_file_serves(folder: Path, capsys: pytest.
 def test_a_service_whose_answers_nothing_keeps_is_not_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # Whatever is asked first, the untuned service, is right; all else is wrong.
     (folder / "mine.py").write_text(
-        STAGES.replace("SCORE", "asked.append(1) or int(len(asked) > 4), 1") + "\nasked = []\n"
+        STAGES.replace("SCORE", "asked.append(1) or int(len(asked) > 6), 1") + "\nasked = []\n"
     )
     assert run(ARGUMENTS) == 3
     record = json.loads(capsys.readouterr().out)
     assert record["tuned_metric"] < record["floor"]
     assert len(record["trials"]) >= len([one for one in record["stages"][0]["candidates"] if one["on_front"]])
+    assert not (folder / "squeezed.yaml").exists()
+
+
+def test_what_was_chosen_is_refused_by_inputs_that_chose_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # All are right on the two inputs to choose by, and whatever is not the untuned service is wrong on the four others.
+    judged = [f"s{index}" for index in np.random.default_rng(0).permutation(8)[1::2]]
+    score = f"asked.append(1) or int(len(asked) > 6 and truth[0] in {judged}), 1"
+    text = STAGES.replace("SCORE", score).replace('["a"]', '[f"s{i}"]')
+    (folder / "mine.py").write_text(f"{text}\nasked = []\n")
+    code = run(ARGUMENTS)
+    record = json.loads(capsys.readouterr().out)
+    names = record["inputs"]
+    assert names["judgement"] == judged
+    assert [len(names[part]) for part in ("calibration", "choice")] == [2, 2]
+    assert sorted(name for part in names.values() for name in part) == [f"s{i}" for i in range(8)]
+    assert code == 3
+    assert len(record["trials"]) == 2, "the cheapest, and the same as it would be served"
+    assert all(trial["metric"] == 1.0 for trial in record["trials"])
+    assert record["tuned_metric"] == 0.0
     assert not (folder / "squeezed.yaml").exists()
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from loadslice.spec.variant import Calibration, Precision, Squeeze, Variant
+from loadslice.spec.variant import Calibration, InputSets, Precision, Squeeze, Throughput, Variant
 
 
 def lines(result: Squeeze) -> Iterator[str]:
@@ -11,6 +11,8 @@ def lines(result: Squeeze) -> Iterator[str]:
     times = f"{base.latency_ms_p50:.2f} ms a run ({base.cpu_ms_p50:.2f} ms of processor time)"
     yield f"untuned: ONNX Runtime as it comes, {times}"
     yield f"floor: {result.floor}"
+    if result.inputs is not None:
+        yield _inputs(result.inputs)
     yield ""
     width = max((len(one.name) for one in result.variants), default=4)
     yield f"{'variant':{width}}  {'target':12}  {'speed-up':>8}  {'metric':>8}  {'SQNR dB':>7}  kept  "
@@ -61,8 +63,25 @@ def _winner(one: Variant) -> Iterator[str]:
         best = one.throughput[0]
         yield (
             f"  all cores busy: {best.items_per_s:.1f} items/s with {best.streams} streams of {best.threads} threads, "
-            f"batch {best.batch} ({best.speedup_vs_untuned:.2f}x untuned)"
+            f"batch {best.batch} ({best.speedup_vs_untuned:.2f}x untuned{_together(best, one)})"
         )
+        for rate in one.throughput:
+            if rate.meets_floor is False and rate.streams == best.streams:
+                yield f"  not in batches of {rate.batch}{_together(rate, one)}, below the floor"
+
+
+def _together(rate: Throughput, one: Variant) -> str:
+    """What batches do to answers, where that was judged."""
+    if rate.metric is None:
+        return "" if rate.batch == 1 else "; answers in batches not judged, for no two inputs have one shape"
+    return f"; {one.metric.name} {rate.metric:.4f} on {rate.judged_inputs} inputs that ran in such batches"
+
+
+def _inputs(sets: InputSets) -> str:
+    pool, judged = len(sets.calibration.names), len(sets.judgement.names)
+    if sets.choice is None:
+        return f"inputs: {pool} to calibrate on and choose by, {judged} others that judge what was chosen"
+    return f"inputs: {pool} to calibrate on, {len(sets.choice.names)} to choose by, {judged} that judge what was chosen"
 
 
 def _calibration(found: Calibration) -> Iterator[str]:
@@ -84,4 +103,6 @@ def _precision(found: Precision) -> Iterator[str]:
         yield "layers that lose the most: " + ", ".join(f"{one.layer} ({one.alone_db:.1f} dB alone)" for one in named)
     for step in found.keep:
         share = "" if step.recovered_share is None else f", {step.recovered_share:.0%} of the loss recovered"
+        if step.recovered_share_judged is not None:
+            share += f" ({step.recovered_share_judged:.0%} on the inputs that judge)"
         yield f"  {step.kept} layers kept: cosine {step.cosine:.4f}{share}"

@@ -1,43 +1,38 @@
 """A whole service squeezed: a variant for every stage, chosen by what the service answers in the end.
 
 A stage's own outputs say little: a detector that draws other boxes may lead to the same text, and small errors of
-three stages may add up. So candidates are measured stage by stage, and combinations are judged by the service's final
+three stages may add up. So candidates are measured stage by stage, and combinations are chosen by the service's final
 answers on inputs that nothing was calibrated on. The cheapest combination is tried first; where it misses the floor,
-the step to a closer candidate that gives back the most is taken, until the floor is met.
+the step to a closer candidate that gives back the most is taken, until the floor is met. What was chosen is then judged
+once, in the buckets and batches it would be served in, by inputs that chose nothing.
 """
 
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from loadslice.backends import probe
 from loadslice.backends.base import EngineError, Session, open_backend
 from loadslice.backends.python_stage import open_python_stage
 from loadslice.profiles import service_pipeline, service_rate, service_stage
 from loadslice.profiles.chain import Step, close, walk
+from loadslice.profiles.service_judge import Judge, Scorer
 from loadslice.profiles.service_pipeline import Tuned
 from loadslice.profiles.service_stage import WORTH, Option, Subject
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolve_model, resolved, stamp
 from loadslice.spec.pipeline import Pipeline, Stage
-from loadslice.spec.service import SCHEMA, Rate, Service, Trial
+from loadslice.spec.service import SCHEMA, Rate, Service, ServiceInputs, Trial
 from loadslice.spec.work import Sample, Work
 from loadslice.variants import environment
 from loadslice.variants.bench import UNTUNED
 from loadslice.variants.keep import TOOLS
-from loadslice.variants.metrics import COSINE_MIN, LABELLED_LOSS_MAX, cosine
-
-Scorer = Callable[[list[str], list[str]], tuple[int, int]]
-"""(truth, read) -> characters wrong, characters in the truth."""
-
-TEXT = "text"
-"""The output that a scorer reads."""
+from loadslice.variants.recorded import APART_MIN
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,7 @@ class Order:
         pipeline: Checked.
         path: Its file.
         document: The same as YAML gives it.
-        samples: Inputs, small and large ones mixed; every second one is held out.
+        samples: Inputs, small and large ones mixed; every second one judges.
         calls: Names of samples, each as often as traffic brings it, mixed.
         scorer: ``None``: final outputs are compared by cosine.
         seconds: Time for timing, in all.
@@ -65,36 +60,13 @@ class Order:
     tell: Callable[[str], None]
 
 
-@dataclass
-class Judge:
-    """Marks a service's final answers on the held-out inputs."""
+@dataclass(frozen=True)
+class _Judges:
+    """Who chooses, who judges, and what was tried on the way."""
 
-    samples: Sequence[Sample]
-    source: list[Work]
-    scorer: Scorer | None
-    trials: list[Trial] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        """See `Service.metric`."""
-        return "cosine" if self.scorer is None else "characters"
-
-    def mark(self, steps: Sequence[Step]) -> float:
-        """Of the service that ``steps`` are."""
-        return self.of([walk(sample, steps)[-1] for sample in self.samples])
-
-    def of(self, answers: Sequence[Work]) -> float:
-        """Of answers in the order of the samples."""
-        if self.scorer is None:
-            return float(
-                np.mean([cosine(left.tensors, right.tensors) for left, right in zip(self.source, answers, strict=True)])
-            )
-        marks = [
-            self.scorer(sample.truth if sample.truth is not None else _texts(source), _texts(answer))
-            for sample, source, answer in zip(self.samples, self.source, answers, strict=True)
-        ]
-        wrong, characters = np.sum(marks, axis=0).tolist()
-        return float(1 - wrong / max(1, characters))
+    choosing: Judge
+    judging: Judge
+    trials: list[Trial]
 
 
 def squeeze(order: Order, out: Path) -> tuple[Service, dict[str, Any]]:
@@ -129,28 +101,36 @@ def _squeeze(order: Order, out: Path) -> tuple[Service, dict[str, Any]]:
     order.tell("running the untuned service on all inputs")
     source = _untuned(order, subjects)
     try:
-        judge = _fill(order, source, subjects)
+        judges, inputs = _fill(order, source, subjects)
+        if not inputs.choice:
+            notes.append(
+                f"{len(order.samples)} example inputs are too few to choose by a part of their own: combinations were "
+                f"chosen by the {len(inputs.calibration)} that were calibrated on, which flatter them. "
+                f"Give {APART_MIN} or more."
+            )
         with tempfile.TemporaryDirectory(prefix="loadslice-service-") as scratch:
             for subject in subjects:
                 share = order.seconds / 2 / len(subjects)
                 failures = service_stage.explore(subject, offer, Path(scratch) / subject.stage.name, share, order.tell)
                 notes += [f"{subject.stage.name}: {one.name}: {one.why}" for one in failures]
-            own = judge.of(judge.source)
-            floor = own - LABELLED_LOSS_MAX if judge.scorer is not None else COSINE_MIN
-            chosen = _choose(order, subjects, judge, floor)
-            tuned = {one.stage.name: _settled(order, one, chosen[one.stage.name]) for one in subjects}
+            chosen = _choose(order, subjects, judges)
+            settled = {one.stage.name: _settled(order, one, chosen[one.stage.name]) for one in subjects}
+            tuned = _as_served(order, settled, judges)
             files = service_pipeline.keep(tuned, out)
             load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-            untuned, best, wall, cpu, mark = _rates(order, source, tuned, judge)
+            order.tell("judging what was chosen")
+            mark = _run(order, tuned, judges.judging)
+            untuned, best, wall, cpu = _rates(order, source, tuned)
     finally:
         close(source)
     made = service_pipeline.document(order.document, tuned, files, best[0], resolved(order.path).parent)
     record = Service(
-        pipeline=str(order.path), metric=judge.name, floor=floor, source_metric=own, tuned_metric=mark,
-        judged_inputs=len(judge.samples), stages=[
+        pipeline=str(order.path), metric=judges.judging.name, floor=judges.judging.floor,
+        source_metric=judges.judging.source_mark, tuned_metric=mark,
+        judged_inputs=len(judges.judging.samples), inputs=inputs, stages=[
             service_pipeline.choice(one.stage.name, tuned[one.stage.name], files, one.candidates) for one in subjects
         ],
-        trials=judge.trials, untuned=untuned, tuned=best, throughput_speedup=wall, cpu_speedup=cpu,
+        trials=judges.trials, untuned=untuned, tuned=best, throughput_speedup=wall, cpu_speedup=cpu,
         load_average_1m=load, cpu=offer, notes=notes,
         stamp=stamp(SCHEMA, inputs={"pipeline": order.path}, tools=TOOLS),
     )  # fmt: skip
@@ -180,30 +160,41 @@ def _steps(order: Order, loaded: dict[str, tuple[Stage, Session]]) -> list[Step]
     return steps
 
 
-def _fill(order: Order, source: Sequence[Step], subjects: Sequence[Subject]) -> Judge:
-    """Give each stage the works that the untuned service brings to it."""
+def _fill(order: Order, source: Sequence[Step], subjects: Sequence[Subject]) -> tuple[_Judges, ServiceInputs]:
+    """Divide the inputs, and give each stage the works that the untuned service brings to it."""
     at = {step.stage.name: index for index, step in enumerate(source)}
-    answers = []
-    found: dict[str, list[Work]] = {}
-    for number, sample in enumerate(order.samples):
-        works = found[sample.name] = walk(sample, source)
-        for subject in subjects:
-            work = works[at[subject.stage.name]]
-            if work.items:
-                (subject.held_out if number % 2 else subject.pool).append(work)
-        if number % 2:
-            answers.append(works[-1])
+    found = {sample.name: walk(sample, source) for sample in order.samples}
+    judged = order.samples[1::2]
+    pool, choice = order.samples[0::4], order.samples[2::4]
+    if len(order.samples) < APART_MIN:
+        pool, choice = order.samples[0::2], []
+
+    def works(samples: Sequence[Sample] | Sequence[str], stage: Stage) -> list[Work]:
+        names = [one if isinstance(one, str) else one.name for one in samples]
+        return [work for name in names if (work := found[name][at[stage.name]]).items]
+
     for subject in subjects:
-        works = [found[name][at[subject.stage.name]] for name in order.calls]
-        subject.traffic = [work for work in works if work.items]
-    empty = [one.stage.name for one in subjects if not (one.pool and one.held_out and one.traffic)]
+        subject.pool = works(pool, subject.stage)
+        subject.choice = works(choice or pool, subject.stage)
+        subject.others = works([*choice, *judged], subject.stage)
+        subject.traffic = works(order.calls, subject.stage)
+    empty = [one.stage.name for one in subjects if not (one.pool and one.choice and one.others and one.traffic)]
     if empty:
         raise InputError(f"{order.path}: the example inputs bring no rows to stage '{empty[0]}'. Give more of them.")
-    return Judge([sample for number, sample in enumerate(order.samples) if number % 2], answers, order.scorer)
+    choosing, judging = (
+        Judge(samples, [found[sample.name][-1] for sample in samples], order.scorer)
+        for samples in (choice or pool, judged)
+    )
+    used = ServiceInputs(
+        calibration=[one.name for one in pool], choice=[one.name for one in choice],
+        judgement=[one.name for one in judged],
+    )  # fmt: skip
+    return _Judges(choosing, judging, []), used
 
 
-def _choose(order: Order, subjects: Sequence[Subject], judge: Judge, floor: float) -> dict[str, Option]:
+def _choose(order: Order, subjects: Sequence[Subject], judges: _Judges) -> dict[str, Option]:
     """The cheapest combination found that meets the floor; see the module's first lines."""
+    floor = judges.choosing.floor
     at = {one.stage.name: 0 for one in subjects}
     by_name = {one.stage.name: one for one in subjects}
 
@@ -211,7 +202,8 @@ def _choose(order: Order, subjects: Sequence[Subject], judge: Judge, floor: floa
         return {name: by_name[name].options[place] for name, place in places.items()}
 
     def marked(options: dict[str, Option]) -> float:
-        return _mark(order, options, judge)
+        bare = {name: Tuned(option, [], "none", {}, 1, {}) for name, option in options.items()}
+        return _tried(order, bare, judges)
 
     best = marked(picked(at))
     while best < floor:
@@ -246,25 +238,41 @@ def _one_runtime(
     return others if marked(others) >= floor else chosen
 
 
-def _mark(order: Order, options: dict[str, Option], judge: Judge, tuned: dict[str, Tuned] | None = None) -> float:
+def _tried(order: Order, tuned: Mapping[str, Tuned], judges: _Judges) -> float:
+    """A combination's mark on the inputs to choose by; written down."""
+    mark = _run(order, tuned, judges.choosing)
+    names = {name: one.option.name for name, one in tuned.items()}
+    buckets, rows = any(one.buckets for one in tuned.values()), {name: one.batch for name, one in tuned.items()}
+    judges.trials.append(Trial(variants=names, metric=mark, buckets=buckets, rows=rows))
+    how = f"{', in buckets' if buckets else ''}{', in batches' if max(rows.values()) > 1 else ''}"
+    order.tell(f"{judges.choosing.name} {mark:.4f} with {', '.join(names.values())}{how}")
+    return mark
+
+
+def _as_served(order: Order, tuned: dict[str, Tuned], judges: _Judges) -> dict[str, Tuned]:
+    """Buckets and batches as far as the answers bear them.
+
+    Padding may change answers, and so does company where scales are taken as rows come.
+    """
+    alone = {name: replace(one, batch=1) for name, one in tuned.items()}
+    bare = {name: replace(one, buckets=[], buckets_from="none") for name, one in alone.items()}
+    for way in (tuned, alone):
+        if _tried(order, way, judges) >= judges.choosing.floor:
+            return way
+    return bare
+
+
+def _run(order: Order, tuned: Mapping[str, Tuned], judge: Judge) -> float:
     loaded = {}
-    for name, option in options.items():
-        stage = _bare(order, name)
-        if tuned is not None:
-            stage = msgspec.structs.replace(stage, buckets=tuned[name].buckets)
-        loaded[name] = (
-            stage,
-            open_backend(option.proof.engine.backend).load(option.proof.artefact.path, option.proof.engine),
-        )
+    for name, one in tuned.items():
+        engine = one.option.proof.engine
+        stage = msgspec.structs.replace(_bare(order, name), buckets=one.buckets)
+        loaded[name] = (stage, open_backend(engine.backend).load(one.option.proof.artefact.path, engine))
     steps = _steps(order, loaded)
     try:
-        mark = judge.mark(steps)
+        return judge.mark(steps, {name: one.batch for name, one in tuned.items()})
     finally:
         close(steps)
-    names = {name: option.name for name, option in options.items()}
-    judge.trials.append(Trial(variants=names, metric=mark))
-    order.tell(f"{judge.name} {mark:.4f} with {', '.join(names.values())}")
-    return mark
 
 
 def _settled(order: Order, subject: Subject, option: Option) -> Tuned:
@@ -281,12 +289,10 @@ def _settled(order: Order, subject: Subject, option: Option) -> Tuned:
 
 
 def _rates(
-    order: Order, source: Sequence[Step], tuned: dict[str, Tuned], judge: Judge
-) -> tuple[list[Rate], list[Rate], float, float, float]:
-    """Untuned and tuned rates, the ratios of the best of both, and the tuned service's mark with its buckets."""
+    order: Order, source: Sequence[Step], tuned: dict[str, Tuned]
+) -> tuple[list[Rate], list[Rate], float, float]:
+    """Untuned and tuned rates, and the ratios of the best of both: requests per second and processor time."""
     cores = probe.usable_cores()
-    options = {name: one.option for name, one in tuned.items()}
-    mark = _mark(order, options, judge, tuned)
     untuned = [service_rate.Setting(source, callers, 1, cores) for callers in sorted({1, 2 * cores})]
     contenders = [
         service_rate.Setting(_at(order, tuned, *shape), shape[0], *shape) for shape in {(cores, 1), (1, cores)}
@@ -301,7 +307,7 @@ def _rates(
     base = max(untuned, key=lambda one: one.requests_per_s)
     contenders.sort(key=lambda one: -one.requests_per_s)
     wall, cpu = contenders[0].against(base)
-    return [one.rate for one in untuned], [one.rate for one in contenders], wall, cpu, mark
+    return [one.rate for one in untuned], [one.rate for one in contenders], wall, cpu
 
 
 def _at(order: Order, tuned: dict[str, Tuned], streams: int, threads: int) -> list[Step]:
@@ -311,10 +317,3 @@ def _at(order: Order, tuned: dict[str, Tuned], streams: int, threads: int) -> li
         stage = msgspec.structs.replace(_bare(order, name), buckets=one.buckets)
         loaded[name] = (stage, open_backend(engine.backend).load(one.option.proof.artefact.path, engine))
     return _steps(order, loaded)
-
-
-def _texts(work: Work) -> list[str]:
-    found = work.tensors.get(TEXT)
-    if found is None:
-        raise InputError(f"the inputs module has a `score`, which reads texts; the answer has no output '{TEXT}'.")
-    return [str(line) for line in found.tolist()]

@@ -14,6 +14,7 @@ from loadslice.spec.pipeline import Engine, Pipeline, check
 from loadslice.spec.service import Rate, StageCandidate
 from loadslice.spec.variant import Scheme
 from loadslice.variants.bench import Artefact, Proof
+from loadslice.variants.exam import Marks
 
 BEST = Rate(callers=2, streams=2, threads=1, requests_per_s=9.0, cpu_ms_per_request=1.0)
 
@@ -21,7 +22,8 @@ BEST = Rate(callers=2, streams=2, threads=1, requests_per_s=9.0, cpu_ms_per_requ
 def tuned(path: Path, tool: str) -> Tuned:
     scheme = Scheme(weight_bits=8, activation_bits=8, tool=tool)
     artefact = Artefact("int8" if tool != "none" else "cpu-fp32", "cpu-int8", path, scheme)
-    proof = Proof(artefact, Engine(backend="onnxruntime", threads=1), "int8", 1.0, None, 1.0)
+    marks = Marks(1.0, None, 1.0)
+    proof = Proof(artefact, Engine(backend="onnxruntime", threads=1), "int8", marks, marks)
     seen = StageCandidate(name=proof.name, backend="onnxruntime", cpu_ms=1, cpu_speedup=2, cosine=1, on_front=True)
     return Tuned(Option(proof, seen), [], "none", {"none": 1.0}, 1, {0: 1.0})
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from loadslice.backends.base import Session, open_backend
+from loadslice.backends.base import Session, TensorInfo, open_backend
 from loadslice.backends.gather import bucket_of, bucket_shape, gather
 from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import Engine, Stage
@@ -18,7 +18,8 @@ from loadslice.spec.work import Work
 from loadslice.variants import cpu, timing
 from loadslice.variants.bench import Artefact, Failure, Proof, Workbench
 from loadslice.variants.buckets import choose
-from loadslice.variants.metrics import Floor, Judge
+from loadslice.variants.exam import Exam
+from loadslice.variants.metrics import Floor
 from loadslice.variants.prepare import prepare
 from loadslice.variants.recorded import CALIBRATION_MAX, Recorded
 from loadslice.variants.timing import Contender
@@ -60,7 +61,8 @@ class Subject:
         stage: From the pipeline file.
         model: The source file.
         pool: Works of the inputs that may be calibrated on.
-        held_out: Works of the others.
+        choice: Works of the inputs that candidates are chosen by.
+        others: Works of all inputs that are not calibrated on.
         traffic: Works of all inputs, each as often as traffic brings it.
         options: Cheapest first, each next closer to the source.
         candidates: All that were measured.
@@ -69,7 +71,8 @@ class Subject:
     stage: Stage
     model: Path
     pool: list[Work] = field(default_factory=list)
-    held_out: list[Work] = field(default_factory=list)
+    choice: list[Work] = field(default_factory=list)
+    others: list[Work] = field(default_factory=list)
     traffic: list[Work] = field(default_factory=list)
     options: list[Option] = field(default_factory=list)
     candidates: list[StageCandidate] = field(default_factory=list)
@@ -119,7 +122,7 @@ def explore(
             backend=proof.engine.backend,
             cpu_ms=round(one.ms_p50[1], 4),
             cpu_speedup=round(one.speedup(base, base).cpu, 3),
-            cosine=round(proof.cosine, 5),
+            cosine=round(proof.chosen.cosine, 5),
             on_front=False,
         )
         for proof, one in zip(proofs, contenders, strict=True)
@@ -135,7 +138,7 @@ def bucket_choices(subject: Subject, option: Option) -> tuple[dict[str, list[lis
     """Where buckets may come from, and what a request's rows cost with each, ms of processor time.
 
     A runtime prepares every shape it has not met. How often that will be is estimated from the inputs: the share of
-    the held-out ones whose shape, padded as it would be, none of the others has.
+    those not calibrated on whose shape, padded as it would be, none of the others has.
     """
     shapes = [(_shape(work)[1:],) for work in subject.traffic]
     sources: dict[str, list[list[int]]] = {"none": []}
@@ -176,20 +179,21 @@ def _bench(subject: Subject, offer: CpuOffer, folder: Path, tell: Callable[[str]
     folder.mkdir(parents=True, exist_ok=True)
     session = open_backend("onnxruntime").load(subject.model, Engine(backend="onnxruntime", threads=1))
     try:
-        pool, held_out = (_recorded(works, session) for works in (subject.pool, subject.held_out))
-        outputs = [session.run(feeds) for feeds in held_out.feeds]
+        pool, choice = (_recorded(works, session) for works in (subject.pool, subject.choice))
+        exam = Exam("cosine", choice, [session.run(feeds) for feeds in choice.feeds], Floor("cosine", -1.0), None)
     finally:
         session.close()
+    # Candidates of a stage are all chosen; the whole service's answers judge.
     return Workbench(
         source=subject.model, prepared=prepare(subject.model, folder / "source.onnx"), folder=folder, pool=pool,
-        held_out=held_out, judge=Judge("cosine", outputs, held_out), floor=Floor("cosine", -1.0),
-        source_outputs=list(outputs), cpu=offer, tell=lambda text: tell(f"{subject.stage.name}: {text}"), notes=[],
+        choosing=exam, judging=exam, cpu=offer, tell=lambda text: tell(f"{subject.stage.name}: {text}"), notes=[],
     )  # fmt: skip
 
 
 def _artefacts(bench: Workbench) -> list[Artefact]:
     """The source on every runtime and in bf16, and INT8; the source's own file is served where nothing was changed."""
-    found = [replace(one, path=bench.source) for one in cpu.precise(bench, ("cpu-fp32", "cpu-bf16"))]
+    made = cpu.precise(bench, ("cpu-fp32", "cpu-bf16"))
+    found = [replace(one, path=bench.source) if one.scheme.tool == "none" else one for one in made]
     if bench.cpu.bf16 is None:
         found = [one for one in found if one.target != "cpu-bf16"]
     if bench.prepared.heavy:
@@ -214,9 +218,13 @@ def _panel(works: Rows) -> list[Work]:
     return [ordered[round(share * (len(ordered) - 1))] for share in (0.1, 0.5, 0.9)]
 
 
+def shape_in(stage: Stage, session: Session, work: Work) -> list[int] | None:
+    """The bucket that a work is padded to."""
+    return bucket_shape(stage, bucket_of(stage, work, session.inputs))
+
+
 def _feeds(stage: Stage, session: Session, *works: Work) -> Mapping[str, np.ndarray]:
-    bucket = bucket_shape(stage, bucket_of(stage, works[0], session.inputs))
-    return gather(works, bucket, session.inputs)
+    return gather(works, shape_in(stage, session, works[0]), session.inputs)
 
 
 def _beaten(one: StageCandidate, others: Sequence[StageCandidate]) -> bool:
@@ -231,7 +239,7 @@ def _beaten(one: StageCandidate, others: Sequence[StageCandidate]) -> bool:
 def _cost_ms(stage: Stage, subject: Subject, option: Option) -> float:
     session = open_backend(option.proof.engine.backend).load(option.proof.artefact.path, option.proof.engine)
     try:
-        distinct = [_feeds(stage, session, work) for work in (*subject.pool, *subject.held_out)]
+        distinct = [_feeds(stage, session, work) for work in (*subject.pool, *subject.others)]
         known = {_shape_of(one) for one in distinct[: len(subject.pool)]}
         unmet = float(np.mean([_shape_of(one) not in known for one in distinct[len(subject.pool) :]]))
         first = _cpu_ms(session, distinct)
@@ -251,14 +259,22 @@ def _shape_of(feeds: Mapping[str, np.ndarray]) -> tuple[int, ...]:
     return tuple(next(iter(feeds.values())).shape)
 
 
-def _batches(stage: Stage, works: Rows, session: Session, rows_max: int) -> list[Mapping[str, np.ndarray]]:
-    groups: dict[int, list[list[Work]]] = {}
-    for work in works:
-        batches = groups.setdefault(bucket_of(stage, work, session.inputs), [[]])
-        if batches[-1] and sum(one.items for one in batches[-1]) + work.items > rows_max:
+def grouped(stage: Stage, works: Rows, inputs: Sequence[TensorInfo], rows_max: int) -> list[list[int]]:
+    """Indices of works that run together: of one bucket, in their order, as many rows as fit."""
+    groups: dict[int, list[list[int]]] = {}
+    for index, work in enumerate(works):
+        batches = groups.setdefault(bucket_of(stage, work, inputs), [[]])
+        if batches[-1] and sum(works[other].items for other in batches[-1]) + work.items > rows_max:
             batches.append([])
-        batches[-1].append(work)
-    return [_feeds(stage, session, *batch) for batches in groups.values() for batch in batches]
+        batches[-1].append(index)
+    return [batch for batches in groups.values() for batch in batches]
+
+
+def _batches(stage: Stage, works: Rows, session: Session, rows_max: int) -> list[Mapping[str, np.ndarray]]:
+    return [
+        _feeds(stage, session, *(works[index] for index in batch))
+        for batch in grouped(stage, works, session.inputs, rows_max)
+    ]
 
 
 def _cpu_ms(session: Session, feeds: Sequence[Mapping[str, np.ndarray]]) -> float:

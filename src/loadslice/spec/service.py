@@ -24,7 +24,7 @@ class StageCandidate(msgspec.Struct, frozen=True, kw_only=True):
     cpu_speedup: float
     """Against the source on one thread of ONNX Runtime that does not spin; median over rounds."""
     cosine: float
-    """Between the stage's own outputs and the source's, mean over held-out rows."""
+    """Between the stage's own outputs and the source's, mean over rows of the inputs to choose by."""
     on_front: bool
     """Nothing else of this stage is both cheaper and closer to the source; only these are tried in the service."""
 
@@ -49,11 +49,26 @@ class StageChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """One combination of candidates, judged by the service's own answers."""
+    """One combination of candidates, marked by the service's own answers."""
 
     variants: dict[str, str]
     """Stage -> candidate."""
     metric: float
+    """On the inputs that combinations are chosen by."""
+    buckets: bool = False
+    """Rows were padded to the buckets of their stages."""
+    rows: dict[str, int] = {}
+    """Stage -> rows that ran together at most; 1: every request alone."""
+
+
+class ServiceInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """What each example input was used for, by name; none is in two of these."""
+
+    calibration: list[str]
+    choice: list[str]
+    """Combinations were chosen by them; empty: there were too few, and those of ``calibration`` had to do."""
+    judgement: list[str]
+    """Judged what had been chosen, and chose nothing."""
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +93,9 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     source_metric: float
     tuned_metric: float
     judged_inputs: int
-    """Held out of calibration."""
+    """Nothing was calibrated on them or chosen by them."""
+    inputs: ServiceInputs | None = None
+    """``None``: written before they were told apart."""
     stages: list[StageChoice]
     trials: list[Trial]
     untuned: list[Rate]

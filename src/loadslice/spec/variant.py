@@ -30,7 +30,7 @@ TARGETS: tuple[Target, ...] = (
 
 
 class MetricFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """How good the answers are on inputs that were kept out of calibration; higher is better."""
+    """How good the answers are on inputs that nothing was calibrated on or chosen by; higher is better."""
 
     name: str
     """``cosine``, ``top1``, ``sqnr_db``, or the name of the function given with ``--metric``."""
@@ -40,6 +40,28 @@ class MetricFigure(msgspec.Struct, frozen=True, kw_only=True):
     labelled: bool = False
     """It compares with labels; otherwise with the source model's answers."""
     inputs: int = 0
+    on_choice: float | None = None
+    """The variant's, on the inputs that it was chosen by."""
+
+
+class InputSet(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of the recorded inputs."""
+
+    names: list[str]
+    sha256: str
+    """Of the tensors, in the order of ``names``."""
+
+
+class InputSets(msgspec.Struct, frozen=True, kw_only=True):
+    """What the recorded inputs were used for; no input is in two of these sets."""
+
+    calibration: InputSet
+    """Ranges were taken from some of them; see `Calibration`."""
+    choice: InputSet | None
+    """Calibration sets, layers and candidates were chosen by them; ``None``: there were too few inputs, and those of
+    ``calibration`` had to do."""
+    judgement: InputSet
+    """What had been chosen was judged by them, and nothing was chosen by them."""
 
 
 class Scheme(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +112,13 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     items_per_s: float
     speedup_vs_untuned: float
     """Against the untuned model called by as many callers."""
+    metric: float | None = None
+    """Of judged inputs that ran together, in batches of this size, with others of their shape. ``None``: alone, as
+    in `Variant.metric`, or no two of them have one shape."""
+    judged_inputs: int = 0
+    """That ``metric`` is of."""
+    meets_floor: bool | None = None
+    """``None``: there is no ``metric``."""
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,8 +159,8 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     kept_layers: list[str] = []
     """Nodes left in the source's precision."""
     shipped: bool
-    """It met the floor on the runtime that serves it, is the fastest of its target that did, and faster than the model
-    as it is."""
+    """Of those of its target that met the floor on the inputs to choose by it is the fastest; it met the floor on the
+    inputs that judge, too, on the runtime that serves it; and it is faster than the model as it is."""
     why: str
     timings: list[Timing] = []
     throughput: list[Throughput] = []
@@ -145,7 +174,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CalibrationTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """One calibration set, judged by what came of it: the same scheme built from it, run on held-out inputs."""
+    """One calibration set, judged by what came of it: the same scheme built from it, run on the inputs to choose by."""
 
     method: Literal["coverage", "random"]
     seed: int | None
@@ -186,7 +215,9 @@ class KeepStep(msgspec.Struct, frozen=True, kw_only=True):
     cosine: float
     """Mean over inputs, between the source's output and this one's."""
     recovered_share: float | None
-    """Of the cosine lost by plain INT8; ``None``: nothing was lost."""
+    """Of the cosine lost by plain INT8; ``None``: nothing was lost. Like all of a step on the inputs to choose by."""
+    recovered_share_judged: float | None = None
+    """The same on the inputs that judge; ``None``: nothing was lost, or this step became no candidate."""
 
 
 class Precision(msgspec.Struct, frozen=True, kw_only=True):
@@ -266,6 +297,8 @@ class Squeeze(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     floor: str
     """As it was applied, for instance ``top1>=0.897``."""
+    inputs: InputSets | None = None
+    """``None``: written before sets were told apart."""
     untuned: Timing
     """ONNX Runtime with its defaults on the source file: what every speed-up is against."""
     cpu: CpuOffer
@@ -289,6 +322,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     floor: str
     calibration_sha256: str | None
     calibration_inputs: int | None
+    inputs: InputSets | None = None
+    """``None``: written before sets were told apart."""
     environment: EnvironmentLock
     stamp: Stamp
 

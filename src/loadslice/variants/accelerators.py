@@ -57,30 +57,30 @@ def judged_on_cpu(bench: Workbench, artefact: Artefact) -> tuple[float | None, f
 
 
 def _judged(bench: Workbench, artefact: Artefact) -> tuple[float | None, float | None, str]:
-    engine = Engine(backend="onnxruntime", threads=bench.cores)
+    engine, judging = Engine(backend="onnxruntime", threads=bench.cores), bench.judging
     session = open_backend("onnxruntime").load(artefact.path, engine)
     try:
         fixed = tuple(info.shape[1:] for info in session.inputs)
         if all(side is not None for shape in fixed for side in shape) and artefact.target == "npu-int8":
             bucket: buckets.Shape = tuple(tuple(int(side or 0) for side in shape) for shape in fixed)
             inside = [
-                index for index, feeds in enumerate(bench.held_out.feeds) if _fits(buckets.shape_of(feeds), bucket)
+                index for index, feeds in enumerate(judging.inputs.feeds) if _fits(buckets.shape_of(feeds), bucket)
             ]
             if not inside:
-                return None, None, "not run, no held-out input fits its shape"
-            padded: list[Feeds] = [buckets.padded(bench.held_out.feeds[index], bucket) for index in inside]
+                return None, None, "not run, no judged input fits its shape"
+            padded: list[Feeds] = [buckets.padded(judging.inputs.feeds[index], bucket) for index in inside]
             # A row at a time: the file's row dimension is fixed, too.
             padded = [{name: tensor[:1] for name, tensor in feeds.items()} for feeds in padded]
             source = open_backend("onnxruntime").load(bench.source, engine)
             wanted = [source.run(feeds) for feeds in padded]
             source.close()
-            few = bench.held_out.take(inside)
+            few = judging.inputs.take(inside)
             judge = Judge("cosine", wanted, Recorded(few.names, padded, few.counts, None))
             outputs = [session.run(feeds) for feeds in padded]
             said = f"cosine on {len(inside)} inputs padded to {bucket}"
         else:
-            judge = bench.judge
-            outputs = [session.run(feeds) for feeds in bench.held_out.feeds]
+            judge = judging.judge
+            outputs = [session.run(feeds) for feeds in judging.inputs.feeds]
             said = f"{judge.name} on {len(outputs)} inputs"
         return judge.mark(outputs), judge.sqnr_db(outputs), said
     finally:

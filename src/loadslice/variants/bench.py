@@ -8,24 +8,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from loadslice.backends import probe
-from loadslice.backends.base import EngineError, open_backend
+from loadslice.backends.base import EngineError, Session, open_backend
 from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import Engine
 from loadslice.spec.variant import CpuOffer, Scheme, Target
 from loadslice.spec.work import StageInputError
-from loadslice.variants.metrics import Floor, Judge, Outputs, cosine
+from loadslice.variants.exam import Exam, Marks
+from loadslice.variants.metrics import Outputs
 from loadslice.variants.prepare import Prepared
 from loadslice.variants.recorded import Feeds, Recorded
 from loadslice.variants.timing import Contender
 
 PANEL_QUANTILES = (0.1, 0.5, 0.9)
-"""Which of the held-out inputs, by size, stand for the traffic when times are taken."""
+"""Which of the judged inputs, by size, stand for the traffic when times are taken."""
 
-ONNX_RUNTIME_ONLY = ("int8-percentile", "int8-all-operators")
-"""OpenVINO has NNCF's scheme instead, which was faster or better on every model measured; proving costs minutes."""
+ONNX_RUNTIME_ONLY = ("int8-percentile", "int8-all-operators", "fp32-attention")
+"""OpenVINO has NNCF's scheme instead, which was faster or better on every model measured; proving costs minutes. And it
+fuses attention itself."""
 
 UNTUNED = Engine(backend="onnxruntime", threads=0, options={"session.intra_op.allow_spinning": "1"})
 """ONNX Runtime as it comes: it chooses the threads (0), they spin, every graph optimisation is on."""
@@ -56,9 +56,10 @@ class Proof:
     engine: Engine
     computed: str
     """Precision that the runtime says it computes in."""
-    metric: float
-    sqnr_db: float | None
-    cosine: float
+    chosen: Marks
+    """On the inputs that candidates are chosen by."""
+    judged: Marks
+    """On the inputs that judge what was chosen."""
 
     @property
     def name(self) -> str:
@@ -85,10 +86,11 @@ class Workbench:
     prepared: Prepared
     folder: Path
     pool: Recorded
-    held_out: Recorded
-    judge: Judge
-    floor: Floor
-    source_outputs: list[Outputs]
+    """May be calibrated on."""
+    choosing: Exam
+    """Chooses calibration sets, layers and candidates."""
+    judging: Exam
+    """Judges what was chosen, and chooses nothing."""
     cpu: CpuOffer
     tell: Callable[[str], None]
     notes: list[str]
@@ -100,8 +102,8 @@ class Workbench:
         return probe.usable_cores()
 
     def panel(self) -> list[Feeds]:
-        """Inputs that times are taken on: small, middling and large ones of the held-out, fewer when all are alike."""
-        feeds = sorted(self.held_out.feeds, key=lambda one: sum(tensor.size for tensor in one.values()))
+        """Inputs that times are taken on: small, middling and large ones of the judged, fewer when all are alike."""
+        feeds = sorted(self.judging.inputs.feeds, key=lambda one: sum(tensor.size for tensor in one.values()))
         chosen = [feeds[round(share * (len(feeds) - 1))] for share in PANEL_QUANTILES]
         shapes = [tuple(tensor.shape for tensor in one.values()) for one in chosen]
         return [one for index, one in enumerate(chosen) if shapes[index] not in shapes[:index]]
@@ -125,7 +127,7 @@ class Workbench:
         if artefact.scheme.activation_scales == "dynamic" or artefact.scheme.group_size is not None:
             # Operators of ONNX Runtime's own.
             return [onnxruntime]
-        if artefact.scheme.weight_bits == 8 and artefact.name in ONNX_RUNTIME_ONLY:
+        if artefact.name in ONNX_RUNTIME_ONLY:
             return [onnxruntime]
         return [onnxruntime, openvino]
 
@@ -142,7 +144,7 @@ class Workbench:
             return None
 
     def prove(self, artefact: Artefact, engine: Engine) -> Proof | None:
-        """Run an artefact on the held-out inputs; one that its runtime refuses is written down."""
+        """Run an artefact on the inputs of both exams; one that its runtime refuses is written down."""
         name = f"{artefact.name}-{engine.backend}"
         try:
             session = open_backend(engine.backend).load(artefact.path, engine)
@@ -150,7 +152,7 @@ class Workbench:
             self.failures.append(Failure(name, artefact.target, artefact.scheme, str(error)))
             return None
         try:
-            outputs: list[Outputs] = [session.run(feeds) for feeds in self.held_out.feeds]
+            chosen, judged = (_marks(exam, session) for exam in (self.choosing, self.judging))
             computed = str(session.describe()["precision"])
         except (EngineError, StageInputError) as error:
             self.failures.append(Failure(name, artefact.target, artefact.scheme, str(error)))
@@ -158,14 +160,7 @@ class Workbench:
         finally:
             # A session that has met many shapes keeps memory for each of them; times are taken on a fresh one.
             session.close()
-        return Proof(
-            artefact=artefact,
-            engine=engine,
-            computed=computed,
-            metric=self.judge.mark(outputs),
-            sqnr_db=self.judge.sqnr_db(outputs),
-            cosine=mean_cosine(self.source_outputs, outputs),
-        )
+        return Proof(artefact, engine, computed, chosen, judged)
 
     def contender(self, proof: Proof) -> Contender:
         """A proof's artefact, loaded anew to be timed."""
@@ -173,9 +168,9 @@ class Workbench:
         return Contender(proof.name, session, self.panel())
 
 
-def mean_cosine(source: Sequence[Outputs], outputs: Sequence[Outputs]) -> float:
-    """Mean over inputs."""
-    return float(np.mean([cosine(wanted, given) for wanted, given in zip(source, outputs, strict=True)]))
+def _marks(exam: Exam, session: Session) -> Marks:
+    answers: list[Outputs] = [session.run(feeds) for feeds in exam.inputs.feeds]
+    return exam.marks(answers)
 
 
 def first_line(error: BaseException) -> str:

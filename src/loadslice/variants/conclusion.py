@@ -22,6 +22,11 @@ def conclude(variants: Sequence[Variant], floor: str) -> str:
     met = [one for one in timed if one.meets_floor]
     if met:
         best = max(met, key=lambda one: one.speedup_vs_untuned or 0.0)
+        if (best.speedup_vs_untuned or 0.0) > 1.0:
+            return (
+                f"Keep the model as it is: what was chosen misses {floor} on the inputs that judge. {best.name} meets "
+                f"it ({best.speedup_vs_untuned:.2f}x) and was not chosen: give more inputs and try again."
+            )
         return (
             f"Keep the model as it is: what meets {floor} is not faster here (the best, {best.name}, "
             f"{best.speedup_vs_untuned:.2f}x)."

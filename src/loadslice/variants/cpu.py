@@ -1,4 +1,4 @@
-"""What is built for the processor: the source fused, bf16, and INT8 and INT4 in every scheme that has won somewhere.
+"""What is built for the processor: the source fused, bf16, and INT8 in every scheme that has won somewhere.
 
 None of the schemes wins everywhere (measured: plain static INT8 on convolutions with ReLU, NNCF on transformers, bf16
 on text recognition, block-wise INT4 on decoders), so all that fit the model are built and what they cost is measured.
@@ -21,7 +21,8 @@ from loadslice.spec.variant import (
     Scheme,
 )
 from loadslice.variants import coverage, layers, nncf_tools, ort_tools
-from loadslice.variants.bench import Artefact, Workbench, mean_cosine
+from loadslice.variants.bench import Artefact, Workbench
+from loadslice.variants.exam import mean_cosine
 from loadslice.variants.metrics import Judge, Outputs, differences
 from loadslice.variants.prepare import HEAVY
 from loadslice.variants.recorded import CALIBRATION_MAX, Recorded
@@ -32,15 +33,24 @@ RANDOM_SEEDS = (0, 1, 2)
 SMALLER_SETS = (4, 16)
 """Sizes tried beside the full one: more inputs widen MinMax's ranges, and were a little worse on a text recogniser."""
 
-PRODUCT_SHARE_MIN = 0.5
-"""Convolutions have no 4-bit kernels on processors: a model whose weights are theirs stays as it is."""
-
 TRIAL_INPUTS_MAX = 64
 RANKING_INPUTS = 6
 RECOVERED_ENOUGH = 0.9
 
 SOURCE = Scheme(weight_bits=32, activation_bits=32, tool="none")
+FUSED = Scheme(weight_bits=32, activation_bits=32, tool=ort_tools.VERSION)
 BF16 = Scheme(weight_bits=16, activation_bits=16, tool="none")
+DYNAMIC = Scheme(
+    weight_bits=8, activation_bits=8, tool=ort_tools.VERSION, activation_scales="dynamic", per_channel=True,
+    symmetric=True, operators=["MatMul", "Gemm"],
+)  # fmt: skip
+NNCF = Scheme(
+    weight_bits=8, activation_bits=8, tool=nncf_tools.VERSION, activation_scales="static", per_channel=True,
+    symmetric=True, calibrator="nncf", operators=["all"],
+)  # fmt: skip
+
+NNCF_KEPT = (1, 2, 4, 8)
+"""Layers that NNCF's scheme is tried without, when it misses the floor with all."""
 
 
 def static_scheme(operators: Sequence[str] = HEAVY, calibrator: str = "minmax") -> Scheme:
@@ -55,20 +65,21 @@ def calibration(bench: Workbench, sizes: int = CALIBRATION_MAX) -> tuple[Recorde
     """Choose a calibration set by what comes of it.
 
     Coverage and random draws, of a few sizes, are each calibrated on, the same INT8 model is built from each and run on
-    held-out inputs; the best is used.
+    the inputs to choose by; the best is used.
 
     Returns:
         The set, the ranges taken from it, and the record of the choice.
     """
-    judged = bench.held_out.take(range(min(len(bench.held_out), TRIAL_INPUTS_MAX)))
-    source = bench.source_outputs[: len(judged)]
-    judge = Judge("sqnr_db", source, judged)
+    exam = bench.choosing
+    tried = exam.inputs.take(range(min(len(exam), TRIAL_INPUTS_MAX)))
+    source = exam.source[: len(tried)]
+    judge = Judge("sqnr_db", source, tried)
     found: list[tuple[float, CalibrationTrial, Recorded, Any]] = []
     for method, seed, indices in _calibration_sets(bench.pool, sizes):
         chosen = bench.pool.take(indices)
         ranges = ort_tools.calibrate(bench.prepared.path, chosen.feeds)
         path = ort_tools.quantise(bench.prepared.path, ranges, bench.folder / "trial.onnx", only=bench.prepared.heavy)
-        outputs = _run(bench, path, judged)
+        outputs = _run(bench, path, tried)
         trial = CalibrationTrial(
             method=method,  # type: ignore[arg-type]
             seed=seed,
@@ -103,6 +114,10 @@ def precise(bench: Workbench, targets: Sequence[str]) -> list[Artefact]:
     found = []
     if "cpu-fp32" in targets:
         found.append(Artefact("fp32-fused", "cpu-fp32", bench.prepared.path, SOURCE))
+        if bench.prepared.attention:
+            made = bench.attempt("fp32-attention", "cpu-fp32", FUSED, lambda out: ort_tools.fuse_attention(
+                bench.prepared.path, out))  # fmt: skip
+            found += [] if made is None else [made]
     if "cpu-bf16" in targets:
         found.append(Artefact("bf16", "cpu-bf16", bench.prepared.path, BF16))
     return found
@@ -117,7 +132,7 @@ def quick_int8(bench: Workbench, chosen: Recorded) -> list[Artefact]:
         _nncf(bench, chosen),
     ]  # fmt: skip
     if _multiplies(bench):
-        made.append(_dynamic(bench))
+        made += [_dynamic(bench), _dynamic_attention(bench) if bench.prepared.attention else None]
     return [one for one in made if one is not None]
 
 
@@ -126,7 +141,7 @@ def int8(bench: Workbench, chosen: Recorded, ranges: Any) -> list[Artefact]:
     model, heavy = bench.prepared.path, bench.prepared.heavy
     percentile, operators = static_scheme(calibrator="percentile"), static_scheme(["all"])
     blocks = Scheme(
-        weight_bits=8, activation_bits=32, tool=ort_tools.VERSION, symmetric=True, group_size=ort_tools.INT4_BLOCK,
+        weight_bits=8, activation_bits=32, tool=ort_tools.VERSION, symmetric=True, group_size=ort_tools.BLOCK,
         operators=["MatMul"],
     )  # fmt: skip
     weights = Scheme(weight_bits=8, activation_bits=32, tool=nncf_tools.VERSION, per_channel=True, symmetric=True)
@@ -142,6 +157,7 @@ def int8(bench: Workbench, chosen: Recorded, ranges: Any) -> list[Artefact]:
     if _multiplies(bench):
         made += [
             _dynamic(bench),
+            _dynamic_attention(bench) if bench.prepared.attention else None,
             bench.attempt("int8-blocks", "cpu-int8", blocks, lambda out: ort_tools.quantise_blocks(model, out, bits=8)),
             bench.attempt("int8-weights", "cpu-int8", weights, lambda out: nncf_tools.compress_weights(
                 model, out, bits=8), ".xml"),
@@ -150,74 +166,86 @@ def int8(bench: Workbench, chosen: Recorded, ranges: Any) -> list[Artefact]:
 
 
 def _nncf(bench: Workbench, chosen: Recorded) -> Artefact | None:
-    scheme = Scheme(
-        weight_bits=8, activation_bits=8, tool=nncf_tools.VERSION, activation_scales="static", per_channel=True,
-        symmetric=True, calibrator="nncf", operators=["all"],
-    )  # fmt: skip
-    return bench.attempt("int8-nncf", "cpu-int8", scheme, lambda out: nncf_tools.quantise(
+    return bench.attempt("int8-nncf", "cpu-int8", NNCF, lambda out: nncf_tools.quantise(
         bench.prepared.path, chosen.feeds, out, attention=bench.prepared.attention), ".xml")  # fmt: skip
 
 
+def nncf_kept(
+    bench: Workbench, plain: Artefact, chosen: Recorded, ranked: Sequence[LayerSensitivity]
+) -> Artefact | None:
+    """NNCF's scheme without the fewest of the worst layers with which it meets the floor.
+
+    Args:
+        bench: In progress.
+        plain: NNCF's with all layers.
+        chosen: The calibration set.
+        ranked: Layers, the worst first.
+
+    Returns:
+        ``None``: it meets the floor with all layers, or without any of the numbers tried.
+    """
+    exam = bench.choosing
+
+    def passes(made: Artefact) -> bool:
+        return exam.passes(exam.marks(_run(bench, made.path, exam.inputs, bench.cpu_engines(made)[0])))
+
+    if passes(plain):
+        return None
+    for count in NNCF_KEPT:
+        worst = [one.layer for one in ranked[:count]]
+        made = bench.attempt(f"int8-nncf-keep{count}", "cpu-int8", NNCF, lambda out, worst=worst: nncf_tools.quantise(  # type: ignore[misc]
+            bench.prepared.path, chosen.feeds, out, attention=bench.prepared.attention, keep=worst), ".xml",
+            kept=worst)  # fmt: skip
+        if made is None or passes(made):
+            return made
+    return None
+
+
 def _dynamic(bench: Workbench) -> Artefact | None:
-    scheme = Scheme(
-        weight_bits=8, activation_bits=8, tool=ort_tools.VERSION, activation_scales="dynamic", per_channel=True,
-        symmetric=True, operators=["MatMul", "Gemm"],
-    )  # fmt: skip
     return bench.attempt(
-        "int8-dynamic", "cpu-int8", scheme, lambda out: ort_tools.quantise_dynamic(bench.prepared.path, out)
+        "int8-dynamic", "cpu-int8", DYNAMIC, lambda out: ort_tools.quantise_dynamic(bench.prepared.path, out)
     )
 
 
-def int4(bench: Workbench) -> list[Artefact]:
-    """Weights of matrix products in blocks; a model without such has no INT4 variant."""
-    share = bench.prepared.product_share
-    if share < PRODUCT_SHARE_MIN:
-        bench.notes.append(f"cpu-int4: matrix products hold {share:.0%} of the weights; nothing to gain from 4 bits.")
-        return []
-    blocks = Scheme(
-        weight_bits=4, activation_bits=32, tool=ort_tools.VERSION, symmetric=True, group_size=ort_tools.INT4_BLOCK,
-        operators=["MatMul"],
-    )  # fmt: skip
-    groups = Scheme(
-        weight_bits=4, activation_bits=32, tool=nncf_tools.VERSION, symmetric=True, group_size=nncf_tools.GROUP_SIZE
-    )
-    model = bench.prepared.path
-    made = [
-        bench.attempt("int4-blocks", "cpu-int4", blocks, lambda out: ort_tools.quantise_blocks(model, out, bits=4)),
-        bench.attempt(
-            "int4-groups", "cpu-int4", groups, lambda out: nncf_tools.compress_weights(model, out, bits=4), ".xml"
-        ),
-    ]
-    return [one for one in made if one is not None]
+def _dynamic_attention(bench: Workbench) -> Artefact | None:
+    """Fused first: what stands between the products is then one operator, too."""
+
+    def make(out: Path) -> Path:
+        fused = ort_tools.fuse_attention(bench.prepared.path, bench.folder / "attention.onnx")
+        return ort_tools.quantise_dynamic(fused, out)
+
+    return bench.attempt("int8-dynamic-attention", "cpu-int8", DYNAMIC, make)
 
 
 def keep_worst(bench: Workbench, plain: Artefact, ranges: Any) -> tuple[list[Artefact], Precision]:
     """The three steps on plain static INT8: how its output differs, which layers do it, what keeping them gives back.
 
+    All of it on the inputs to choose by.
+
     Returns:
         The first rung of the ladder that gives back half of what was lost and the first that meets the floor (or the
         best there is), with the record of all.
     """
-    whole = bench.source_outputs
-    outputs = _run(bench, plain.path, bench.held_out)
-    differs = differences(whole, outputs, bench.held_out)
+    exam = bench.choosing
+    outputs = _run(bench, plain.path, exam.inputs)
+    differs = differences(exam.source, outputs, exam.inputs)
     ranked = layers.rank(
-        bench.prepared, plain.path, ranges, bench.pool.feeds[:RANKING_INPUTS], lambda path: _open(bench, path)
+        bench.prepared, plain.path, ranges, exam.inputs.feeds[:RANKING_INPUTS], lambda path: _open(bench, path)
     )
-    lost = mean_cosine(whole, outputs)
+    lost = mean_cosine(exam.source, outputs)
     steps: list[KeepStep] = [_step(bench, 0, outputs, lost)]
     made: list[tuple[KeepStep, Artefact]] = []
     for count in layers.rungs(len(ranked)):
         artefact = _kept(bench, ranked, count, ranges)
         if artefact is None:
             continue
-        steps.append(_step(bench, count, _run(bench, artefact.path, bench.held_out), lost))
+        steps.append(_step(bench, count, _run(bench, artefact.path, exam.inputs), lost))
         made.append((steps[-1], artefact))
         enough = (steps[-1].recovered_share or 0.0) >= RECOVERED_ENOUGH or steps[-1].recovered_share is None
-        if enough and (steps[-1].metric or 0.0) >= bench.floor.least:
+        if enough and (steps[-1].metric or 0.0) >= exam.floor.least:
             break
     half = next((one for step, one in made if (step.recovered_share or 0.0) >= 0.5), None)
-    good = next((one for step, one in made if step.metric is not None and step.metric >= bench.floor.least), None)
+    good = next((one for step, one in made if step.metric is not None and step.metric >= exam.floor.least), None)
     best = max(made, key=lambda pair: pair[0].recovered_share or 0.0)[1] if made else None
     wanted = {one.name: one for one in (half, good or best) if one is not None}
     return list(wanted.values()), Precision(plain=plain.name, differences=differs, layers=ranked, keep=steps)
@@ -233,13 +261,13 @@ def _kept(bench: Workbench, ranked: Sequence[LayerSensitivity], count: int, rang
 
 
 def _step(bench: Workbench, count: int, outputs: Sequence[Outputs], plain_cosine: float) -> KeepStep:
-    own = mean_cosine(bench.source_outputs, outputs)
+    marks = bench.choosing.marks(outputs)
     return KeepStep(
         kept=count,
-        sqnr_db=bench.judge.sqnr_db(outputs),
-        metric=bench.judge.mark(outputs),
-        cosine=own,
-        recovered_share=layers.recovered_share(plain_cosine, own, 1.0),
+        sqnr_db=marks.sqnr_db,
+        metric=marks.metric,
+        cosine=marks.cosine,
+        recovered_share=layers.recovered_share(plain_cosine, marks.cosine, 1.0),
     )
 
 
@@ -247,8 +275,8 @@ def _open(bench: Workbench, path: Path) -> Session:
     return open_backend("onnxruntime").load(path, Engine(backend="onnxruntime", threads=bench.cores))
 
 
-def _run(bench: Workbench, path: Path, inputs: Recorded) -> list[Outputs]:
-    session = _open(bench, path)
+def _run(bench: Workbench, path: Path, inputs: Recorded, engine: Engine | None = None) -> list[Outputs]:
+    session = _open(bench, path) if engine is None else open_backend(engine.backend).load(path, engine)
     try:
         return [session.run(feeds) for feeds in inputs.feeds]
     finally:

@@ -11,6 +11,7 @@ from loadslice.spec.files import Stamp, decode_json, encode_json, replacing, sha
 from loadslice.spec.variant import (
     Calibration,
     EnvironmentLock,
+    InputSets,
     Manifest,
     MetricFigure,
     Throughput,
@@ -29,9 +30,11 @@ TOOLS = ("onnxruntime", "openvino", "nncf", "onnx", "onnxslim", "onnx-ir", "nump
 class Keeper:
     """Turns proofs into variants, and keeps the files of those that ship."""
 
-    def __init__(self, bench: Workbench, order: Order, calibration: Calibration | None, lock: EnvironmentLock) -> None:
-        self._bench, self._order, self._calibration, self._lock = bench, order, calibration, lock
-        self._source_mark = bench.judge.mark(bench.source_outputs)
+    def __init__(
+        self, bench: Workbench, order: Order, calibration: Calibration | None, sets: InputSets, lock: EnvironmentLock
+    ) -> None:
+        self._bench, self._order, self._calibration = bench, order, calibration
+        self._sets, self._lock = sets, lock
 
     def clear(self) -> None:
         """Remove what an earlier squeeze kept for these targets: a variant must not outlive the verdict on it."""
@@ -58,11 +61,11 @@ class Keeper:
         winners: dict[str, Proof],
         speed: dict[str, float],
     ) -> Variant:
-        """A proof as a variant; the winner of its target ships when it is faster than the untuned model."""
+        """A proof as a variant; the winner of its target ships when it meets the floor again and is fast enough."""
         best = timings[0]
         winner = winners.get(proof.artefact.target)
-        fast = best.speedup_vs_untuned > 1.0
-        shipped = winner is proof and fast
+        passes = self._bench.judging.passes(proof.judged)
+        shipped = winner is proof and passes and best.speedup_vs_untuned > 1.0
         variant = Variant(
             name=f"{self._order.source.stem}-{proof.name}",
             target=proof.artefact.target,
@@ -71,11 +74,11 @@ class Keeper:
             engine=best.engine,
             scheme=proof.artefact.scheme,
             speedup_vs_untuned=best.speedup_vs_untuned,
-            metric=self._figure(proof.metric),
-            sqnr_db=proof.sqnr_db,
+            metric=self._figure(proof.judged.metric, proof.chosen.metric),
+            sqnr_db=proof.judged.sqnr_db,
             kept_layers=list(proof.artefact.kept),
             shipped=shipped,
-            meets_floor=proof.metric >= self._bench.floor.least,
+            meets_floor=passes,
             why=self._why(proof, winner, best, speed),
             timings=timings,
             throughput=flow,
@@ -87,8 +90,9 @@ class Keeper:
         """Built for a device that is not here."""
         mark, sqnr, said = accelerators.judged_on_cpu(self._bench, artefact)
         checked = said if mark is None else f"{mark:.4f} ({said}, ONNX Runtime on the processor)"
-        name = said.split()[0] if mark is not None else self._bench.judge.name
-        own = name == self._bench.judge.name
+        judging = self._bench.judging
+        name = said.split()[0] if mark is not None else judging.judge.name
+        own = name == judging.judge.name
         variant = Variant(
             name=f"{self._order.source.stem}-{artefact.name}",
             target=artefact.target,
@@ -99,10 +103,10 @@ class Keeper:
             speedup_vs_untuned=None,
             metric=MetricFigure(
                 name=name,
-                source=self._source_mark if own else 1.0,
+                source=judging.source_mark if own else 1.0,
                 variant=mark,
-                labelled=own and self._bench.judge.labelled,
-                inputs=self._bench.judge.inputs,
+                labelled=own and judging.judge.labelled,
+                inputs=len(judging),
             ),
             sqnr_db=sqnr,
             shipped=False,
@@ -121,22 +125,30 @@ class Keeper:
             engine=None,
             scheme=failure.scheme,
             speedup_vs_untuned=None,
-            metric=self._figure(None),
+            metric=self._figure(None, None),
             sqnr_db=None,
             shipped=False,
             why=failure.why,
         )
 
-    def _figure(self, mark: float | None) -> MetricFigure:
-        judge = self._bench.judge
+    def _figure(self, mark: float | None, on_choice: float | None) -> MetricFigure:
+        judging = self._bench.judging
         return MetricFigure(
-            name=judge.name, source=self._source_mark, variant=mark, labelled=judge.labelled, inputs=judge.inputs
-        )
+            name=judging.judge.name, source=judging.source_mark, variant=mark, labelled=judging.judge.labelled,
+            inputs=len(judging), on_choice=on_choice,
+        )  # fmt: skip
 
     def _why(self, proof: Proof, winner: Proof | None, best: Timing, speed: dict[str, float]) -> str:
-        floor = self._bench.floor
-        if proof.metric < floor.least:
-            return f"{floor.metric} {proof.metric:.4f} is below the floor {floor}."
+        floor, marks = self._bench.judging.floor, proof.judged
+        if not self._bench.judging.passes(marks):
+            chosen = "chosen by other inputs, but on those that judge " if winner is proof else ""
+            return f"{chosen}{floor.metric} {marks.metric:.4f} is below the floor {floor}."
+        if not self._bench.choosing.passes(proof.chosen):
+            least = self._bench.choosing.floor
+            return (
+                f"not chosen: {least.metric} {proof.chosen.metric:.4f} is below the floor {least} on the inputs to "
+                "choose by; on those that judge it meets it."
+            )
         assert winner is not None
         if winner is not proof:
             theirs, own = speed[winner.name], speed[proof.name]
@@ -171,9 +183,10 @@ class Keeper:
             variant=variant,
             source=str(self._order.source),
             source_sha256=sha256_file(self._order.source),
-            floor=str(self._bench.floor),
+            floor=str(self._bench.judging.floor),
             calibration_sha256=self._calibration.sha256 if self._calibration else None,
             calibration_inputs=len(self._calibration.inputs) if self._calibration else None,
+            inputs=self._sets,
             environment=self._lock,
             stamp=self.stamp(MANIFEST_SCHEMA),
         )

@@ -46,17 +46,29 @@ def quantise(model: Path, feeds: Sequence[Feeds], out: Path, *, attention: bool,
     return out
 
 
-def compress_weights(model: Path, out: Path, *, bits: int) -> Path:
-    """Weights in 4 bits by groups of `GROUP_SIZE`, or in 8 bits by channel; activations stay as they are."""
+def compress_weights(
+    model: Path, out: Path, *, bits: int, group: int = GROUP_SIZE, symmetric: bool = True, ends_in_8_bits: bool = False
+) -> Path:
+    """Weights in 4 bits by groups, or in 8 bits by channel; activations stay as they are.
+
+    Args:
+        model: A prepared model.
+        out: The ``.xml`` file to write.
+        bits: 4 or 8.
+        group: Weights that share a scale, of 4 bits.
+        symmetric: About 0, of 4 bits; else every group has a zero point of its own.
+        ends_in_8_bits: Tables of embeddings and the last layer get 8 bits, by channel.
+    """
     core = ov.Core()
     with _quiet():
         if bits == 4:
+            modes = nncf.CompressWeightsMode
             compressed = nncf.compress_weights(
                 core.read_model(model),
-                mode=nncf.CompressWeightsMode.INT4_SYM,
-                group_size=GROUP_SIZE,
+                mode=modes.INT4_SYM if symmetric else modes.INT4_ASYM,
+                group_size=group,
                 ratio=1.0,
-                all_layers=True,
+                all_layers=not ends_in_8_bits,
             )
         else:
             compressed = nncf.compress_weights(core.read_model(model), mode=nncf.CompressWeightsMode.INT8_SYM)

@@ -29,7 +29,10 @@ LABELS = "labels.json"
 CALIBRATION_MAX = 32
 """More samples did not help any model measured and only widen MinMax ranges."""
 
-HELD_OUT_MAX = 400
+JUDGED_MAX, CHOICE_MAX = 400, 200
+APART_MIN = 8
+"""Fewer inputs are not divided in three: a set of one says nothing."""
+
 SHARE_OF_MEMORY = 0.25
 
 
@@ -149,21 +152,42 @@ def weighted(recorded: Recorded, counts: Mapping[str, int], place: str) -> Recor
     return Recorded(kept.names, kept.feeds, np.array([found[index] for index in chosen], np.float64), kept.labels)
 
 
-def split(recorded: Recorded, seed: int, held_out_max: int = HELD_OUT_MAX) -> tuple[Recorded, Recorded]:
-    """A pool to calibrate on and inputs to judge by; no input is in both.
+@dataclass(frozen=True)
+class Parts:
+    """Recorded inputs by what they are used for; no input is in two parts.
 
-    Shapes are split alike: both parts get their share of short and long ones, common and rare.
+    Attributes:
+        pool: May be calibrated on.
+        choice: Candidates are chosen by them; ``None``: there are too few, and those of ``pool`` must do.
+        judged: What was chosen is judged by them and by nothing else.
+    """
+
+    pool: Recorded
+    choice: Recorded | None
+    judged: Recorded
+
+
+def split(recorded: Recorded, seed: int) -> Parts:
+    """Half of the inputs to judge by, a quarter to calibrate on and a quarter to choose by.
+
+    Shapes are split alike: every part gets its share of short and long ones, common and rare. With fewer than
+    `APART_MIN` inputs half are calibrated on and chosen by.
 
     Returns:
-        Pool and held-out inputs, at least one each, the second of at most ``held_out_max``.
+        At least one input each; at most `JUDGED_MAX` and `CHOICE_MAX`.
     """
     draw = np.random.default_rng(seed)
     shuffled = draw.permutation(len(recorded))
     by_size = shuffled[np.argsort([_elements(recorded.feeds[index]) for index in shuffled], kind="stable")]
-    pool, held_out = by_size[1::2], by_size[0::2]
-    if len(held_out) > held_out_max:
-        held_out = draw.choice(held_out, held_out_max, replace=False)
-    return recorded.take(sorted(pool)), recorded.take(sorted(held_out))
+
+    def some(indices: npt.NDArray[np.int64], most: int) -> Recorded:
+        few = draw.choice(indices, most, replace=False) if len(indices) > most else indices
+        return recorded.take(sorted(few))
+
+    judged = some(by_size[0::2], JUDGED_MAX)
+    if len(recorded) < APART_MIN:
+        return Parts(recorded.take(sorted(by_size[1::2])), None, judged)
+    return Parts(recorded.take(sorted(by_size[1::4])), some(by_size[3::4], CHOICE_MAX), judged)
 
 
 def _elements(feeds: Feeds) -> int:

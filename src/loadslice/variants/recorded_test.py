@@ -79,17 +79,35 @@ def test_a_trace_that_names_none_of_the_inputs_is_refused(folder: Path) -> None:
         weighted(of_folder(folder, INFOS), {"a": 1, "b": 1}, "--data t.parquet")
 
 
-def test_no_input_is_both_calibrated_on_and_judged_by(folder: Path) -> None:
-    pool, held_out = split(of_folder(folder, INFOS), seed=3)
-    assert set(pool.names) | set(held_out.names) == {f"in{index}" for index in range(8)}
-    assert not set(pool.names) & set(held_out.names)
+def plain(sizes: list[int]) -> recorded.Recorded:
+    feeds = [{"x": np.zeros((1, size))} for size in sizes]
+    return recorded.Recorded([str(i) for i in range(len(sizes))], feeds, np.ones(len(sizes)), None)
 
 
-def test_both_parts_get_short_and_long_inputs() -> None:
-    feeds = [{"x": np.zeros((1, size))} for size in [1] * 10 + [100] * 10]
-    everything = recorded.Recorded([str(i) for i in range(20)], feeds, np.ones(20), None)
-    for part in split(everything, seed=0):
-        assert sum(one["x"].size == 100 for one in part.feeds) == 5
+@pytest.mark.parametrize(
+    ("inputs", "parts"), [(8, [2, 2, 4]), (9, [2, 2, 5]), (20, [5, 5, 10]), (2000, [500, 200, 400])]
+)
+def test_no_input_is_calibrated_on_chosen_by_and_judged_by(inputs: int, parts: list[int]) -> None:
+    found = split(plain([1] * inputs), seed=3)
+    assert found.choice is not None
+    names = [one.names for one in (found.pool, found.choice, found.judged)]
+    assert [len(one) for one in names] == parts
+    assert len({name for one in names for name in one}) == sum(parts)
+
+
+@pytest.mark.parametrize("inputs", [2, 3, 7])
+def test_too_few_inputs_are_not_divided_in_three_and_the_judges_stay_apart(inputs: int) -> None:
+    found = split(plain([1] * inputs), seed=0)
+    assert found.choice is None
+    assert not set(found.pool.names) & set(found.judged.names)
+    assert len(found.pool) + len(found.judged) == inputs
+
+
+def test_all_parts_get_short_and_long_inputs() -> None:
+    found = split(plain([1] * 12 + [100] * 12), seed=0)
+    assert found.choice is not None
+    shares = [sum(feeds["x"].size == 100 for feeds in one.feeds) for one in (found.pool, found.choice, found.judged)]
+    assert shares == [3, 3, 6]
 
 
 def test_the_hash_of_a_set_changes_with_any_value(folder: Path) -> None:

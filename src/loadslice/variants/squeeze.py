@@ -1,8 +1,8 @@
 """From one source model to a proven variant per target: build, prove, time, choose, keep.
 
-The rules: an artefact is judged on the runtime that serves it, on inputs that were not calibrated on; nothing is
-shipped below its floor, nor when the untuned model is as fast; every speed-up is against ONNX Runtime as it comes, in
-turns; what could not be run here says so and is not shipped.
+The rules: an artefact is judged on the runtime that serves it, on inputs that nothing was calibrated on or chosen by,
+and at the batch sizes it is proposed for; nothing is shipped below its floor, nor when the untuned model is as fast;
+every speed-up is against ONNX Runtime as it comes, in turns; what could not be run here says so and is not shipped.
 """
 
 import tempfile
@@ -20,6 +20,8 @@ from loadslice.spec.pipeline import Engine
 from loadslice.spec.variant import (
     Buckets,
     Calibration,
+    InputSet,
+    InputSets,
     Precision,
     Squeeze,
     Target,
@@ -28,15 +30,17 @@ from loadslice.spec.variant import (
     Variant,
 )
 from loadslice.spec.work import StageInputError
-from loadslice.variants import accelerators, buckets, cpu, environment, tune
+from loadslice.variants import accelerators, buckets, cpu, environment, int4, tune
 from loadslice.variants import timing as times
 from loadslice.variants.bench import UNTUNED, Artefact, Failure, Proof, Workbench, first_line
 from loadslice.variants.conclusion import conclude
+from loadslice.variants.exam import Exam
 from loadslice.variants.keep import Keeper
-from loadslice.variants.metrics import LABELLED_LOSS_MAX, Judge, Outputs, default_floor, parse_floor
+from loadslice.variants.layers import recovered_share
+from loadslice.variants.metrics import LABELLED_LOSS_MAX, Judge, Outputs, parse_floor
 from loadslice.variants.order import Order
 from loadslice.variants.prepare import check_memory, prepare
-from loadslice.variants.recorded import Feeds, Recorded, split
+from loadslice.variants.recorded import APART_MIN, Feeds, Recorded, split
 
 SCHEMA = "squeeze/1"
 
@@ -76,36 +80,28 @@ def squeeze(order: Order, tell: Callable[[str], None]) -> Squeeze:
 
 
 def _workbench(order: Order, folder: Path, tell: Callable[[str], None]) -> Workbench:
-    pool, held_out = split(order.recorded, order.seed)
+    parts = split(order.recorded, order.seed)
     name = order.score[0] if order.score else "top1" if order.recorded.labels is not None else "cosine"
     floor = parse_floor(order.floor) if order.floor else None
     if floor is not None:
         if order.score and floor.metric != order.score[0]:
             raise InputError(f"--floor {order.floor}: the metric given with --metric is called '{order.score[0]}'.")
         name = floor.metric
+    score = order.score[1] if order.score else None
     # The name is checked before anything is built.
-    Judge(name, [], Recorded([], [], np.ones(1), None), order.score[1] if order.score else None)
-    tell(f"running the source on {len(held_out)} held-out inputs")
+    Judge(name, [], Recorded([], [], np.ones(1), None), score)
+    chosen_by = parts.pool if parts.choice is None else parts.choice
+    tell(f"running the source on {len(chosen_by)} inputs to choose by and {len(parts.judged)} that judge")
     session = open_backend("onnxruntime").load(order.source, Engine(backend="onnxruntime", threads=0))
     try:
-        outputs = [_answer(session, name, feeds) for name, feeds in zip(held_out.names, held_out.feeds, strict=True)]
+        choosing, judging = (
+            Exam(name, inputs, _answers(session, inputs), floor, score) for inputs in (chosen_by, parts.judged)
+        )
     finally:
         session.close()
-    judge = Judge(name, outputs, held_out, order.score[1] if order.score else None)
-    own = judge.mark(outputs)
-    floor = floor or default_floor(judge, own)
-    notes: list[str] = []
-    if own < floor.least:
-        notes.append(
-            f"the source model itself has {floor.metric} {own:.4g}, below the floor {floor}: no variant can pass."
-        )
+    notes = _doubts(choosing, judging, apart=parts.choice is not None)
     prepared = prepare(order.source, folder / "source.onnx")
     notes += prepared.notes
-    if judge.name not in {"cosine", "sqnr_db"} and 1 / len(held_out) > LABELLED_LOSS_MAX:
-        notes.append(
-            f"judged by {len(held_out)} inputs: one of them can be {100 / len(held_out):.1f} points of {judge.name}, "
-            "more than the half a point that a variant may lose. Give more inputs before you trust a close pass."
-        )
     lock = environment.lock()
     offer = environment.cpu_offer(lock)
     if offer.int8 is None:
@@ -115,9 +111,35 @@ def _workbench(order: Order, folder: Path, tell: Callable[[str], None]) -> Workb
             f"{offer.numa_nodes} memory nodes: run under `numactl --cpunodebind=0 --membind=0` for one of them."
         )
     return Workbench(
-        source=order.source, prepared=prepared, folder=folder, pool=pool, held_out=held_out, judge=judge, floor=floor,
-        source_outputs=list(outputs), cpu=offer, tell=tell, notes=notes,
+        source=order.source, prepared=prepared, folder=folder, pool=parts.pool, choosing=choosing, judging=judging,
+        cpu=offer, tell=tell, notes=notes,
     )  # fmt: skip
+
+
+def _doubts(choosing: Exam, judging: Exam, *, apart: bool) -> list[str]:
+    """What the inputs are too few for, in words."""
+    notes = []
+    if judging.source_mark < judging.floor.least:
+        notes.append(
+            f"the source model itself has {judging.floor.metric} {judging.source_mark:.4g}, below the floor "
+            f"{judging.floor}: no variant can pass."
+        )
+    if not apart:
+        notes.append(
+            f"{len(choosing) + len(judging)} inputs are too few to choose by a part of their own: candidates were "
+            f"chosen by the {len(choosing)} that were calibrated on, which flatter them. Give {APART_MIN} or more."
+        )
+    if judging.judge.name not in {"cosine", "sqnr_db"} and 1 / len(judging) > LABELLED_LOSS_MAX:
+        notes.append(
+            f"judged by {len(judging)} inputs: one of them can be {100 / len(judging):.1f} points of "
+            f"{judging.judge.name}, more than the half a point that a variant may lose. Give more inputs before you "
+            "trust a close pass."
+        )
+    return notes
+
+
+def _answers(session: Session, inputs: Recorded) -> list[Outputs]:
+    return [_answer(session, name, feeds) for name, feeds in zip(inputs.names, inputs.feeds, strict=True)]
 
 
 def _answer(session: Session, name: str, feeds: Feeds) -> Outputs:
@@ -139,7 +161,7 @@ def _artefacts(
         made, calibration, precision = _int8(bench)
         found += made
     if "cpu-int4" in targets:
-        found += cpu.int4(bench)
+        found += int4.build(bench)
     return found, calibration, precision
 
 
@@ -165,7 +187,9 @@ def _int8(bench: Workbench) -> tuple[list[Artefact], Calibration | None, Precisi
     except Exception as error:  # noqa: BLE001 - as above
         bench.notes.append(f"layers could not be ranked: {first_line(error)}")
         return made, calibration, None
-    return [*made, *kept], calibration, precision
+    nncf = next((one for one in made if one.name == "int8-nncf"), None)
+    lighter = None if nncf is None else cpu.nncf_kept(bench, nncf, chosen, precision.layers)
+    return [*made, *kept, *([] if lighter is None else [lighter])], calibration, precision
 
 
 def _real(bench: Workbench, proofs: Sequence[Proof]) -> list[Proof]:
@@ -176,8 +200,8 @@ def _real(bench: Workbench, proofs: Sequence[Proof]) -> list[Proof]:
         if target == "cpu-bf16" and proof.computed != "bf16":
             why = f"this processor has no bf16: {proof.engine.backend} computed {proof.computed}."
             bench.failures.append(Failure(proof.name, target, scheme, why))
-        elif target == "cpu-fp32" and proof.sqnr_db is not None and proof.sqnr_db < SAME_ANSWERS_DB:
-            why = f"fusing changed the answers ({proof.sqnr_db:.0f} dB)."
+        elif target == "cpu-fp32" and (level := proof.judged.sqnr_db) is not None and level < SAME_ANSWERS_DB:
+            why = f"fusing changed the answers ({level:.0f} dB)."
             bench.failures.append(Failure(proof.name, target, scheme, why))
         else:
             kept.append(proof)
@@ -192,7 +216,8 @@ def _finish(
     others = accelerators.build(bench, order.targets, order.recorded)
     found_buckets = _buckets(bench, order)
     lock = environment.lock()
-    keeper = Keeper(bench, order, calibration, lock)
+    sets = _sets(bench)
+    keeper = Keeper(bench, order, calibration, sets, lock)
     keeper.clear()
     variants = [
         keeper.measured(proof, timings[proof.name], flow.get(proof.name, []), winners, speed) for proof in proofs
@@ -202,20 +227,50 @@ def _finish(
     result = Squeeze(
         model=str(order.source),
         sha256=sha256_file(order.source),
-        floor=str(bench.floor),
+        floor=str(bench.judging.floor),
+        inputs=sets,
         untuned=base,
         cpu=bench.cpu,
         variants=_with_front(variants),
         calibration=calibration,
-        precision=precision,
+        precision=None if precision is None else _with_judged(precision, proofs),
         buckets=found_buckets,
         environment=lock,
         notes=bench.notes,
-        conclusion=conclude(variants, str(bench.floor)),
+        conclusion=conclude(variants, str(bench.judging.floor)),
         stamp=keeper.stamp(SCHEMA),
     )
     write_bytes(order.out / "squeeze.json", encode_json(result))
     return result
+
+
+def _sets(bench: Workbench) -> InputSets:
+    pool, choice = bench.pool, bench.choosing.inputs
+    return InputSets(
+        calibration=InputSet(names=pool.names, sha256=pool.sha256()),
+        choice=None if choice is pool else bench.choosing.described(),
+        judgement=bench.judging.described(),
+    )
+
+
+def _with_judged(precision: Precision, proofs: Sequence[Proof]) -> Precision:
+    """What keeping layers gives back on inputs that the layers were not chosen by, where it became a candidate."""
+    found = {
+        (len(one.artefact.kept), one.artefact.name): one.judged.cosine
+        for one in proofs
+        if one.engine.backend == "onnxruntime"
+    }
+    plain = found.get((0, precision.plain))
+    if plain is None:
+        return precision
+    kept = {count: cosine for (count, _), cosine in found.items() if count}
+    steps = [
+        msgspec.structs.replace(step, recovered_share_judged=recovered_share(plain, kept[step.kept], 1.0))
+        if step.kept in kept
+        else step
+        for step in precision.keep
+    ]
+    return msgspec.structs.replace(precision, keep=steps)
 
 
 class _Measured(NamedTuple):
@@ -264,14 +319,17 @@ def _measure(bench: Workbench, proofs: Sequence[Proof], seconds: float) -> _Meas
 
 
 def _winners(bench: Workbench, proofs: Sequence[Proof], speed: dict[str, float]) -> dict[str, Proof]:
-    """Per target the fastest that meets the floor; of those as fast, the one with the best answers."""
+    """Per target the fastest that meets the floor; of those as fast, the one with the best answers.
+
+    By the inputs to choose by alone. Trying the next when the judges refuse one would be choosing by the judges.
+    """
     winners: dict[str, Proof] = {}
     for target in dict.fromkeys(proof.artefact.target for proof in proofs):
-        good = [one for one in proofs if one.artefact.target == target and one.metric >= bench.floor.least]
+        good = [one for one in proofs if one.artefact.target == target and bench.choosing.passes(one.chosen)]
         if good:
             fastest = max(speed[one.name] for one in good)
             level = [one for one in good if speed[one.name] >= SAME_SPEED * fastest]
-            winners[target] = max(level, key=lambda one: float("inf") if one.sqnr_db is None else one.sqnr_db)
+            winners[target] = max(level, key=lambda one: _finite_db(one.chosen.sqnr_db))
     return winners
 
 
@@ -280,7 +338,7 @@ def _buckets(bench: Workbench, order: Order) -> Buckets | None:
     recorded, runtimes = order.recorded, ("onnxruntime", "openvino")
     try:
         return buckets.measure(
-            bench.prepared.path, recorded, bench.held_out, bench.judge,
+            bench.prepared.path, recorded, bench.judging.inputs, bench.judging.judge,
             lambda path, runtime: tune.load_at(path, runtime, bench), bench.folder, runtimes,
         )  # fmt: skip
     except (InputError, EngineError, StageInputError) as error:
@@ -294,8 +352,10 @@ def _with_front(variants: Sequence[Variant]) -> list[Variant]:
     def beaten(one: Variant) -> bool:
         return any(
             other.speedup_vs_untuned >= one.speedup_vs_untuned
-            and _quality(other) >= _quality(one)
-            and (other.speedup_vs_untuned > one.speedup_vs_untuned or _quality(other) > _quality(one))
+            and _finite_db(other.sqnr_db) >= _finite_db(one.sqnr_db)
+            and (
+                other.speedup_vs_untuned > one.speedup_vs_untuned or _finite_db(other.sqnr_db) > _finite_db(one.sqnr_db)
+            )
             for other in variants
             if other.speedup_vs_untuned is not None and one.speedup_vs_untuned is not None
         )
@@ -307,5 +367,6 @@ def _with_front(variants: Sequence[Variant]) -> list[Variant]:
     return sorted(marked, key=lambda one: (not one.shipped, -(one.speedup_vs_untuned or 0.0), one.name))
 
 
-def _quality(variant: Variant) -> float:
-    return float("inf") if variant.sqnr_db is None else variant.sqnr_db
+def _finite_db(level: float | None) -> float:
+    """Equal answers are above any level."""
+    return float("inf") if level is None else level

@@ -76,13 +76,57 @@ def test_every_speedup_is_measured_and_the_front_is_not_empty(fragile: Squeeze) 
     assert fragile.untuned.speedup_vs_untuned == 1.0
 
 
-def test_calibration_names_its_inputs_and_none_of_them_was_judged_by(fragile: Squeeze, folder: Path) -> None:
+def test_calibration_choice_and_judgement_have_inputs_of_their_own(fragile: Squeeze) -> None:
     assert fragile.calibration is not None
-    assert 1 <= len(fragile.calibration.inputs) <= 10
+    assert fragile.inputs is not None
+    assert fragile.inputs.choice is not None
+    sets = [fragile.inputs.calibration, fragile.inputs.choice, fragile.inputs.judgement]
+    assert [len(one.names) for one in sets] == [5, 5, 10]
+    assert len({name for one in sets for name in one.names}) == 20
+    assert set(fragile.calibration.inputs) <= set(fragile.inputs.calibration.names)
     assert fragile.variants[0].metric.inputs == 10
     assert {(one.method, one.inputs) for one in fragile.calibration.trials} == {
-        ("coverage", 4), ("random", 4), ("coverage", 10),
+        ("coverage", 4), ("random", 4), ("coverage", 5),
     }  # fmt: skip
+
+
+def test_what_a_kept_layer_gives_back_is_told_on_the_inputs_that_judge_too(fragile: Squeeze) -> None:
+    assert fragile.precision is not None
+    judged = {step.kept: step.recovered_share_judged for step in fragile.precision.keep}
+    built = {len(one.kept_layers) for one in fragile.variants if one.kept_layers}
+    assert built
+    for kept, share in judged.items():
+        assert (share is not None) == (kept in built)
+
+
+@pytest.mark.parametrize(
+    ("flattered", "why"),
+    [
+        (5, "chosen by other inputs, but on those that judge mine 0.0000 is below the floor mine>=0.995"),
+        (10, "not chosen: mine 0.0000 is below the floor mine>=0.995 on the inputs to choose by"),
+    ],
+)
+def test_what_is_right_only_on_some_inputs_does_not_ship(tmp_path: Path, flattered: int, why: str) -> None:
+    def score(outputs: list, source: list) -> float:
+        untouched = all(given is wanted for given, wanted in zip(outputs, source, strict=True))
+        return float(len(outputs) == flattered or untouched)
+
+    result = run(tmp_path, ["cpu-fp32"], score=score)
+    assert not any(one.shipped for one in result.variants)
+    assert sum(one.why.startswith(why) for one in result.variants) >= 1
+    assert all(one.metric.on_choice == float(flattered == 5) for one in result.variants)
+    assert result.conclusion.startswith("Keep the model as it is")
+
+
+def test_too_few_inputs_to_choose_by_are_said_so(tmp_path: Path) -> None:
+    model = specimen.write_model(tmp_path / "small.onnx")
+    session = open_backend("onnxruntime").load(model, Engine(backend="onnxruntime"))
+    found = recorded.of_folder(specimen.write_inputs(tmp_path / "inputs", 6), session.inputs)
+    result = squeeze(Order(model, found, ["gpu-fp16"], tmp_path / "out"), lambda text: None)
+    assert result.inputs is not None
+    assert result.inputs.choice is None
+    assert any("6 inputs are too few to choose by a part of their own" in note for note in result.notes)
+    assert load_manifest(tmp_path / "out" / "gpu-fp16" / "manifest.json").inputs == result.inputs
 
 
 def test_buckets_hold_all_recorded_requests(fragile: Squeeze) -> None:

@@ -7,13 +7,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from loadslice.backends.base import EngineError, Session, open_backend
+from loadslice.backends.base import Session, open_backend
 from loadslice.spec.pipeline import Engine
 from loadslice.spec.variant import Throughput, Timing
 from loadslice.variants import timing
 from loadslice.variants.bench import UNTUNED, Proof, Workbench
+from loadslice.variants.exam import Exam, Marks
 from loadslice.variants.recorded import Feeds
 from loadslice.variants.timing import Contender
+from loadslice.variants.together import judge_together, takes_rows
 
 GRAPH_LEVELS = ("extended",)
 """Tried beside "all", which is the default: its layout changes usually win and sometimes lose."""
@@ -116,32 +118,33 @@ def throughput(bench: Workbench, proof: Proof, base: Base, seconds: float) -> li
     cores = bench.cores
     window_s = min(max(seconds / WINDOWS_IN_TIME, WINDOW_S_MIN), WINDOW_S_MAX)
     found = []
+    judged: dict[int, tuple[Exam, Marks] | None] = {}
     for streams, threads in {(cores, 1), (1, cores)}:
         engine = msgspec.structs.replace(proof.engine, threads=threads, max_inflight=streams)
         session = open_backend(proof.engine.backend).load(proof.artefact.path, engine)
         try:
-            for size in BATCHES:
-                panel = batched(session, base.untuned.panel, size)
-                if panel is not None:
-                    found.append(_against(session, panel, base, window_s, streams, threads, size))
+            sizes = BATCHES if takes_rows(session, base.untuned.panel[0]) else BATCHES[:1]
+            for size in sizes:
+                if size not in judged:
+                    judged[size] = judge_together(session, bench.judging, size) if size > 1 else None
+                rate = _against(session, repeated(base.untuned.panel, size), base, window_s, streams, threads, size)
+                found.append(_with_marks(rate, judged[size]))
         finally:
             session.close()
-    return sorted(found, key=lambda one: -one.items_per_s)
+    # What misses the floor in company is the last that anybody should serve.
+    return sorted(found, key=lambda one: (one.meets_floor is False, -one.items_per_s))
 
 
-def batched(session: Session, panel: Sequence[Feeds], size: int) -> list[Feeds] | None:
-    """The panel's inputs, repeated along the rows; ``None`` when the model takes no such batch."""
-    if size == 1:
-        return list(panel)
-    if any(not info.shape or info.shape[0] is not None for info in session.inputs):
-        return None
-    wide = [{name: np.repeat(tensor, size, axis=0) for name, tensor in feeds.items()} for feeds in panel]
-    try:
-        answer = session.run(wide[0])
-    except EngineError:
-        return None
-    rows = next(iter(wide[0].values())).shape[0]
-    return list(wide) if all(tensor.ndim and tensor.shape[0] == rows for tensor in answer.values()) else None
+def repeated(panel: Sequence[Feeds], size: int) -> list[Feeds]:
+    """The panel's inputs, repeated along the rows: for times, which do not depend on what the rows hold."""
+    return [{name: np.repeat(tensor, size, axis=0) for name, tensor in feeds.items()} for feeds in panel]
+
+
+def _with_marks(rate: Throughput, judged: tuple[Exam, Marks] | None) -> Throughput:
+    if judged is None:
+        return rate
+    exam, marks = judged
+    return msgspec.structs.replace(rate, metric=marks.metric, judged_inputs=len(exam), meets_floor=exam.passes(marks))
 
 
 def _against(

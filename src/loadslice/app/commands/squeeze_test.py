@@ -114,14 +114,16 @@ def test_a_person_gets_a_table_with_the_setting_to_paste(folder: Path, capsys: p
 def test_what_calibration_sets_are_worth_is_a_table_and_a_picture(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(["squeeze", "m.onnx", "--data", "in", "--target", "cpu-int8", "--seconds", "1"])
+    specimen.write_inputs(Path("more"), 20)
+    run(["squeeze", "m.onnx", "--data", "more", "--target", "cpu-int8", "--seconds", "1"])
     text = capsys.readouterr().out
     lines = text.splitlines()
     start = next(index for index, line in enumerate(lines) if line.startswith("calibrated on"))
     assert "Best by number of inputs, dB: 4: " in lines[start]
     assert [line.split()[:2] for line in lines[start + 2 : start + 5]] == [
-        ["4", "coverage"], ["4", "random"], ["6", "coverage"],
+        ["4", "coverage"], ["4", "random"], ["5", "coverage"],
     ]  # fmt: skip
+    assert "inputs: 5 to calibrate on, 5 to choose by, 10 that judge what was chosen" in lines
     picture = ElementTree.parse("out/squeeze/m/calibration.svg").getroot()
     assert len(picture.findall(".//{http://www.w3.org/2000/svg}circle")) == 3
 
