@@ -130,7 +130,7 @@ def recommended(case: Path, assumption: str | None = None, factor: float = 1.0) 
         seeker = Seeker(reference.problem, judge, lambda: 0.0)
         found = search(reference, seeker, lambda _: None).best
         if found is not None:
-            fleets.append(planned(reference.name, reference.name, found, setting, reference.design, budget))
+            fleets.append(planned(reference.name, reference.name, found, setting, judge, budget))
     priced = [msgspec.structs.replace(one, tco=costs_by_year(one, budget, prices)) for one in fleets]
     facts = gather(budget, rate_per_s=float((setting.demand.requests / setting.demand.seconds).max()))
     settled = settle(decide(facts), facts, priced)

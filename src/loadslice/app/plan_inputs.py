@@ -20,7 +20,7 @@ from loadslice.spec import offers as offers_file
 from loadslice.spec import pipeline as pipeline_file
 from loadslice.spec import prices as price_file
 from loadslice.spec.budget import Budget
-from loadslice.spec.currency import same_currency
+from loadslice.spec.currency import check_prices, same_currency
 from loadslice.spec.device import Device
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import LatencyTable
@@ -162,10 +162,10 @@ def _own(pipeline: Pipeline, latency: LatencyTable, warnings: list[str]) -> Offe
                 box=MACHINE,
                 cores=engine.threads * part,
                 slots=1,
-                price_purchase=0.0,
+                price_purchase=None if engine.cost_per_hour else 0.0,
                 idle_w=engine.idle_w,
                 active_w=engine.active_w,
-                price_per_hour=engine.cost_per_hour,
+                price_per_hour=engine.cost_per_hour or None,
             )
             continue
         device = catalogue.find(engine.device) if engine.device is not None else None
@@ -176,7 +176,7 @@ def _own(pipeline: Pipeline, latency: LatencyTable, warnings: list[str]) -> Offe
             cards=1,
             slots=slots,
             device=engine.device,
-            price_per_hour=engine.cost_per_hour,
+            price_per_hour=engine.cost_per_hour or None,
             idle_w=engine.idle_w if engine.idle_w is not None or priced is None else priced.idle_w,
             active_w=engine.active_w if engine.active_w is not None or priced is None else priced.active_w,
         )
@@ -195,13 +195,15 @@ def _is_here(name: str, pipeline: Pipeline) -> bool:
 
 
 def _check_currency(offers: Offers, budget: Budget, given: Given) -> None:
-    """Refuse prices of another currency than the budget's."""
+    """Refuse prices of another currency than the budget's, and those that only fit another unit."""
     own = budget.money.currency
     place = str(given.offers)
     for kind, parts in (("boxes", offers.boxes), ("engines", offers.engines)):
         for name, part in parts.items():
             code = part.currency or offers.currency or own
             same_currency(place, {str(given.budget): own, f"{kind}.{name}": code})
+            at = f"{place}: {kind}.{name}"
+            check_prices(part.price_purchase, part.price_per_hour, code, f"{at}.price_purchase", f"{at}.price_per_hour")
 
 
 def _device(name: str, budget: Budget) -> Device:
@@ -277,4 +279,6 @@ def _computes(device: Device, precision: str) -> bool:
 
 def shown(value: float | None, unit: str = "") -> str:
     """A figure, or that it is unknown."""
-    return "unknown" if value is None or math.isnan(value) else f"{value:,.4g}{unit}"
+    if value is None or math.isnan(value):
+        return "unknown"
+    return f"{value:,.0f}{unit}" if 1e4 <= abs(value) < 1e12 else f"{value:,.4g}{unit}"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+import loadslice
 from loadslice.app import plan_evidence
 from loadslice.app.output import keep, say
 from loadslice.app.plan_files import write, write_each
@@ -28,7 +29,7 @@ from loadslice.plan.sweep import Ledger, Runner, local
 from loadslice.plan.sweep_ray import cluster
 from loadslice.sim import simulate
 from loadslice.spec.errors import InputError
-from loadslice.spec.files import sha256_file, stamp, write_bytes
+from loadslice.spec.files import encode_json, sha256_file, stamp, write_bytes
 from loadslice.spec.observed import Observed
 from loadslice.spec.plan import Objective, Plan
 
@@ -92,7 +93,7 @@ def run(asked: Asked) -> Plan:
         f"{len(setting.design.offers)} engine types"
     )
     simulate.warm()
-    tools = _tools(asked, given)
+    tools = _tools(asked, found)
     planned = planner.make(setting, found.budget, asked.objective, tools)
     plan = _advised(planned, setting, found, asked, given)
     chosen = planned.candidates.get(plan.recommended or "")
@@ -107,9 +108,9 @@ def run(asked: Asked) -> Plan:
     return plan
 
 
-def _tools(asked: Asked, given: Given) -> Tools:
+def _tools(asked: Asked, found: Read) -> Tools:
     jobs = asked.jobs or usable_cores()
-    key = _key(asked, given)
+    key = _key(asked, found)
 
     def runner(judge: Judge, ledger: Ledger) -> Runner:
         if asked.address is None:
@@ -124,15 +125,13 @@ def _tools(asked: Asked, given: Given) -> Tools:
     return Tools(clock=time.perf_counter, runner=runner, ledger=ledger, tell=say, jobs=jobs, seed=asked.seed)
 
 
-def _key(asked: Asked, given: Given) -> str:
-    """Everything a verdict depends on beside the fleet."""
-    digest = hashlib.sha256()
-    for part in (*given, *given.models.paths.values()):
-        if isinstance(part, Path) and part.is_file():
-            digest.update(sha256_file(part).encode())
-        else:
-            digest.update(repr(part).encode())
-    digest.update(f"{asked.seed}".encode())
+def _key(asked: Asked, found: Read) -> str:
+    """Everything a verdict depends on beside the fleet: times as they were read, for a profile taken now is another."""
+    digest = hashlib.sha256(f"{loadslice.__version__} {sha256_file(asked.trace)} {asked.seed}".encode())
+    times = msgspec.structs.replace(found.latency, stamp=None)
+    machine = {} if found.latency.stamp is None else found.latency.stamp.machine
+    for part in (times, machine, found.pipeline, found.offers, found.budget.slo):
+        digest.update(encode_json(part))
     return digest.hexdigest()[:16]
 
 
@@ -153,7 +152,7 @@ def _advised(planned: Planned, setting: Setting, found: Read, asked: Asked, give
         decision_path=[],
         fleets=planned.fleets,
         recommended=planned.recommended,
-        nearest=planned.nearest,
+        nearest=None,
         saves_vs_gpu_only_pct=None,
         objective=asked.objective,
         currency=found.budget.money.currency,

@@ -38,7 +38,7 @@ def _table(plan: Plan) -> Iterator[str]:
     years = max((cost.years for fleet in plan.fleets for cost in fleet.tco or []), default=0)
     yield (
         f"{'fleet':<{NAME_WIDTH}} {'what':<{LABEL_WIDTH}} {'kept':<5} {'p95 ms':>8} {'p99 ms':>8} {'errors':>7} "
-        f"{'energy J':>10} {plan.currency + '/h':>9} {f'{plan.currency}, {years} y':>12}"
+        f"{'energy J':>10} {plan.currency + '/h':>9} {f'{plan.currency}, {years} y' if years else '':>12}"
     )
     for fleet in plan.fleets:
         yield _row(fleet, plan, years)
@@ -61,8 +61,8 @@ def _row(fleet: PlannedFleet, plan: Plan, years: int) -> str:
     name = "" if fleet.name == fleet.label else fleet.name
     return (
         f"{mark}{name[: NAME_WIDTH - 1]:<{NAME_WIDTH - 1}} {_short(fleet.label):<{LABEL_WIDTH}} {kept:<5} "
-        f"{_ms(fleet.latency_ms.p95):>8} {_ms(fleet.latency_ms.p99):>8} {errors:>7} {shown(fleet.energy_j):>10} "
-        f"{shown(fleet.cost_per_hour):>9} {_money(total):>12} {'' if fleet.basis == 'measured' else fleet.basis}"
+        f"{_ms(fleet.latency_ms.p95):>8} {_ms(fleet.latency_ms.p99):>8} {errors:>7} {_whole(fleet.energy_j):>10} "
+        f"{shown(fleet.cost_per_hour):>9} {_whole(total):>12} {'' if fleet.basis == 'measured' else fleet.basis}"
     ).rstrip()
 
 
@@ -74,7 +74,7 @@ def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:,.1f}"
 
 
-def _money(value: float | None) -> str:
+def _whole(value: float | None) -> str:
     return "unknown" if value is None else f"{value:,.0f}"
 
 
@@ -92,13 +92,15 @@ def _search(plan: Plan) -> Iterator[str]:
             yield f"front      in cost, P99 and energy, to {proof.front_tolerance:.0%}{error}"
         yield f"assumes    {'; '.join(proof.assumes)}"
     for one in plan.compared_with:
-        saves = "" if one.saves_pct is None else f", {max(0.0, one.saves_pct):.1f} % more than the cheapest fleet found"
+        saves = (
+            "" if one.saves_pct is None else f"; the cheapest fleet found costs {max(0.0, one.saves_pct):.1f} % less"
+        )
         first = "no answer" if one.label is None else one.label
         held = "until it held" if one.cost_per_hour is not None else "and it still did not"
         more = f", {one.added} engines added {held}" if one.added else ""
         kept = "keeps the promise" if one.meets_slo else "does not keep the promise"
         yield f"compared   {one.planner}: {first} {kept}{more}{saves}"
-    if plan.saves_vs_gpu_only_pct is not None:
+    if plan.saves_vs_gpu_only_pct:
         yield f"against    GPU only: {plan.saves_vs_gpu_only_pct:.1f} % less over the horizon"
 
 

@@ -20,9 +20,9 @@ from loadslice.evaluate import pace, payloads
 from loadslice.evaluate.replay import write_rows
 from loadslice.evaluate.report.page import render
 from loadslice.sim import simulate
-from loadslice.spec.device import LocalMachine
 from loadslice.spec.files import stamp, write_bytes
 from loadslice.spec.latency import LatencyTable
+from loadslice.spec.machine import LocalMachine
 from loadslice.spec.portrait import Portrait
 from loadslice.spec.report import Report
 from loadslice.spec.twin import twins

@@ -10,7 +10,7 @@ from loadslice.app.study_models import Models
 from loadslice.app.study_plan import Studied
 from loadslice.evaluate import pace, payloads
 from loadslice.evaluate.rehearsed import Rehearsed
-from loadslice.spec.device import LocalMachine
+from loadslice.spec.machine import LocalMachine
 from loadslice.spec.plan import Plan
 from loadslice.spec.portrait import Portrait
 from loadslice.workload.trace import Trace

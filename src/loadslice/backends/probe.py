@@ -17,8 +17,9 @@ from typing import Any, Self
 import numpy as np
 import psutil
 
-from loadslice.spec.device import BUSY, Device, Figure, LocalMachine, Peak, Runtime
+from loadslice.spec.device import BUSY, Device, Figure, Peak
 from loadslice.spec.files import cpu_model
+from loadslice.spec.machine import LocalMachine, Runtime
 
 _ISA = """sse4_2 avx avx2 fma f16c avx_vnni avx512f avx512bw avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_int8
 amx_bf16 amx_fp16 asimd asimddp asimdhp i8mm bf16 sve sve2 svei8mm svebf16 sme"""

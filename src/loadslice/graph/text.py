@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from loadslice.graph.coverage_text import describe_coverage
 from loadslice.graph.inputs import shape_text
 from loadslice.graph.numbers import number, scaled
-from loadslice.spec.device import BUSY, Device, Figure, LocalMachine, Peak
+from loadslice.spec.device import BUSY, Device, Figure, Peak
 from loadslice.spec.inspection import DeviceFit, Inspection
+from loadslice.spec.machine import LocalMachine
 
 OPS_SHOWN = 12
 

@@ -3,6 +3,7 @@
 The search hands in a plan with fleets, load and proof; `complete` gives it back with everything a manager asks for.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -14,6 +15,7 @@ from loadslice.plan.decision.facts import Facts, gather
 from loadslice.plan.decision.scenario import kinds, scores
 from loadslice.plan.decision.settle import Cost, Settled, keeps, settle, total_cost
 from loadslice.plan.decision.tree import decide
+from loadslice.plan.fleet.front import nearest
 from loadslice.plan.money import wall
 from loadslice.plan.money.bill import bill
 from loadslice.plan.money.tco import costs_by_year, horizons, per_1000, with_interval
@@ -89,13 +91,14 @@ def complete(
     settled = settle(decision, facts, fleets, cost)
     path = [*decision.path, *settled.steps, _scenario_step(fleets, budget, plan.load.span_s, settled)]
     recommended = next((fleet for fleet in fleets if fleet.name == settled.recommended), None)
+    near = None if settled.recommended else nearest(fleets)
     return msgspec.structs.replace(
         plan,
-        decision=_doubted(settled.sentence, plan, recommended),
+        decision=_doubted(settled.sentence, plan, recommended) + _lacking(fleets, near),
         decision_path=path,
         fleets=fleets,
         recommended=settled.recommended,
-        nearest=None if settled.recommended else plan.nearest,
+        nearest=near,
         saves_vs_gpu_only_pct=_saves_pct(fleets, settled, total_cost(budget.money.horizon_years)),
         confidence=_confidence(fleets, settled, budget, prices, times, simulated, held, gpu_rent_per_hour, plan.seed),
         valleys=[] if recommended is None else valleys(recommended, plan.load),
@@ -120,6 +123,20 @@ def _with_unchecked(fleet: PlannedFleet, facts: Facts) -> PlannedFleet:
     if "npu" not in kinds(fleet) or facts.npu is not None or not fleet.meets_slo:
         return fleet
     return msgspec.structs.replace(fleet, unchecked=UNCHECKED_NPU)
+
+
+def _lacking(fleets: Sequence[PlannedFleet], near: str | None) -> str:
+    """What the nearest fleet breaks, where none is recommended: how much more it would take."""
+    fleet = next((fleet for fleet in fleets if fleet.name == near), None)
+    broken = [] if fleet is None else [one for one in fleet.limits if one.met is False]
+    if fleet is None or not broken:
+        return ""
+    told = [f"{one.name} ({_amount(one.value)} against {_amount(one.limit)})" for one in broken]
+    return f" The nearest is {fleet.label}, which breaks {' and '.join(told)}."
+
+
+def _amount(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 CAVEAT = "But other programs disturbed the study's runs: repeat it on a quiet machine before deciding."
@@ -178,7 +195,7 @@ def _priced(
     return msgspec.structs.replace(
         fleet,
         tco=costs,
-        cost_per_1000=per_1000(longest.total, longest.years, fleet.throughput_per_s, budget.growth_per_year),
+        cost_per_1000=per_1000(longest.total, longest.years, fleet.throughput_per_s, budget),
         limits=[*fleet.limits, *(limit for limit in wall.limits(fleet, budget, prices) if limit.name not in known)],
         power_w=load.fleet_w if fleet.power_w is None else fleet.power_w,
         power_per_box_w=load.box_w if fleet.power_per_box_w is None else fleet.power_per_box_w,
@@ -195,7 +212,7 @@ def _smallest_box_w(fleets: Sequence[PlannedFleet], budget: Budget, prices: Pric
         if len(own) != 1 or not load.boxes_w:
             continue
         kind = next(iter(own))
-        found[kind] = min(load.boxes_w[-1], found.get(kind, load.boxes_w[-1]))
+        found[kind] = min(*load.boxes_w, found.get(kind, math.inf))
     return found
 
 

@@ -218,10 +218,15 @@ def _table(
 ) -> Table:
     cost, holds = [], []
     for one in candidates:
-        cost.append(over(one.bill, budget, months, one.carries, shocks_of(factors, one.bill, worlds)).total)
+        shocks = shocks_of(factors, one.bill, worlds)
+        total = over(one.bill, budget, months, one.carries, shocks).total
+        # More must be bought there of a part that is owned, at a price nobody states: it is not counted as held.
+        unknown = np.isnan(total)
+        as_it_stands = over(one.bill, budget, months, math.inf, shocks).total if unknown.any() else total
+        cost.append(np.where(unknown, as_it_stands, total))
         times = [factors[time_of(line.name)] for line in one.bill.lines if time_of(line.name) in factors]
         slowest = np.max(times, axis=0) if times else np.ones(worlds)
-        holds.append(slowest * factors.get(SIMULATED, 1.0) <= one.slack)
+        holds.append((slowest * factors.get(SIMULATED, 1.0) <= one.slack) & ~unknown)
     return Table(np.array(cost), np.array(holds))
 
 

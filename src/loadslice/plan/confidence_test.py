@@ -183,3 +183,13 @@ def test_a_machine_whose_runs_differ_widens_what_was_measured_on_it() -> None:
     assert time_error("cpu", [entry], drift=0.01).sd == pytest.approx(0.03)
     restless = time_error("cpu", [entry], drift=0.2)
     assert (restless.sd, restless.why) == (pytest.approx(0.2), "measured: sd 20%, as its runs differed")
+
+
+def test_what_is_owned_at_no_known_price_is_compared_and_not_counted_where_more_of_it_is_needed() -> None:
+    owned = msgspec.structs.replace(PRICES, parts={"server": Part(owned=1), "cpu": Part(owned=2)})
+    free = fleet("cpu-only", {"cpu": engine("cpu", 2, price_purchase=None)})
+    roomy = confidence([free, DEAR], "cpu-only", BUDGET, owned, carries=CARRIES, draws=500)
+    assert (roomy.survives, roomy.left_out) == (1.0, {})
+    tight = confidence([free, DEAR], "cpu-only", BUDGET, owned, carries={"cpu-only": 1.1, "gpu-only": 9.0}, draws=500)
+    assert 0.5 < (tight.survives or 0.0) < 1.0
+    assert set(tight.rivals) == {"gpu-only"}

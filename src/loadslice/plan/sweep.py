@@ -28,7 +28,7 @@ import numpy as np
 from loadslice.plan.fleet import mix as mixes
 from loadslice.plan.fleet.candidate import Policy
 from loadslice.plan.fleet.judge import Verdict
-from loadslice.plan.fleet.problem import Float64s, Int64s, Problem, fixed_per_hour, packed, purchase
+from loadslice.plan.fleet.problem import Float64s, Int64s, Problem, allowed, fixed_per_hour
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import NOT_JSON
 from loadslice.spec.simulation import LatencyMs
@@ -164,7 +164,7 @@ class Swept:
     """What became of the candidates."""
 
     cost_per_hour: Float64s
-    """[N] what is paid whether anything is busy or not; inf: stands in no machines, or over the budget"""
+    """[N] what is paid whether anything is busy or not; inf: there are no machines, racks or money for it"""
     verdicts: dict[int, Verdict] = field(default_factory=dict)
     """Number of each candidate that was simulated -> what the simulation said."""
     bounded: int = 0
@@ -227,11 +227,11 @@ class _Course:
 
     def __init__(self, problem: Problem, counts: Int64s, *, front: bool) -> None:
         self._problem, self._counts, self._front = problem, counts, front
-        standing = [packed(problem, fleet) for fleet in counts]
-        self._boxes = [None if found is None else found[0] for found in standing]
+        standing = [allowed(problem, fleet) for fleet in counts]
+        self._boxes = [None if found is None else found.machines for found in standing]
         cost = np.array(
             [
-                np.inf if boxes is None or self._beyond(fleet, boxes) else fixed_per_hour(problem, fleet, boxes)
+                np.inf if boxes is None else fixed_per_hour(problem, fleet, boxes)
                 for fleet, boxes in zip(counts, self._boxes, strict=True)
             ]
         )
@@ -244,11 +244,6 @@ class _Course:
         self._by_cost = np.argsort(cost, kind="stable")
         self._rough = np.full((len(counts), 2), np.nan)
         """[N, 2] P99 and energy on the sample"""
-
-    def _beyond(self, fleet: Int64s, boxes: Int64s) -> bool:
-        """More machines than there are, or more money than there is."""
-        problem = self._problem
-        return bool((boxes > problem.box_max).any()) or purchase(problem, fleet, boxes) > problem.purchase_max + 1e-9
 
     def _least_energy_j(self) -> Float64s:
         """[N] joules that no schedule on a fleet undercuts."""

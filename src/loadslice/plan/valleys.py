@@ -160,10 +160,13 @@ def _in_window(spare_per_s: Sequence[float], seconds: Sequence[float], window_s:
         # A trace shorter than the window says nothing about the rest: its mean is taken to go on.
         total = sum(rate * span for rate, span in zip(spare_per_s, seconds, strict=True))
         return total * window_s / sum(seconds)
+    hours = list(zip(spare_per_s, seconds, strict=True))
+    # A whole day comes round again: a night that the trace's beginning cuts in two is one.
+    round_again = hours if sum(seconds) >= 86_400 - 1 else []
     best = 0.0
-    for first in range(len(seconds)):
+    for first in range(len(hours)):
         left, fits = window_s, 0.0
-        for rate, span in zip(spare_per_s[first:], seconds[first:], strict=True):
+        for rate, span in (hours + round_again)[first:]:
             used = min(span, left)
             fits += rate * used
             left -= used

@@ -45,6 +45,13 @@ def test_offline_work_fits_only_if_its_window_holds_it() -> None:
     assert "200,000 are to be done" in short.evidence
 
 
+def test_a_night_that_the_beginning_of_the_trace_cuts_in_two_is_one_window() -> None:
+    cut = [1.0] * 4 + [7.0] * 16 + [1.0] * 4
+    night = valleys.filling(FLEET, load(cut), Offline(requests_per_day=1.0, window_minutes=480.0))
+    rate = load(cut).rate_per_s
+    assert night.window_requests == pytest.approx(8 * 3600 * (0.8 / 0.2 * rate - 1.0))
+
+
 def test_a_full_fleet_has_no_valleys() -> None:
     full = fleet("gpu-only", {"gpu": engine("gpu", 1, utilisation=0.9)})
     assert valleys.filling(full, load([1.0] * 24)).requests_per_day == 0

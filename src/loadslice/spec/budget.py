@@ -62,6 +62,8 @@ class Money(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Straight line, down to the residual value; ``None``: written off over the years that are looked at."""
     residual_share: float = 0.0
     """Of the purchase, what is left when it is written off."""
+    discount_per_year: float = 0.0
+    """0.08: 1.08 in a year count as 1 today."""
 
 
 class People(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -143,6 +145,7 @@ def check(budget: Budget, place: str) -> Budget:
         ("money.horizon_years", money.horizon_years, 1, 20),
         ("money.depreciation_years", money.depreciation_years, 0.5, 30),
         ("money.residual_share", money.residual_share, 0, 1),
+        ("money.discount_per_year", money.discount_per_year, 0, 1),
         ("people.count", budget.people.count, 0, 1_000_000),
         ("growth_per_year", budget.growth_per_year, -0.99, 100),
         ("model.parameters", budget.model.parameters, 1, 1e14),

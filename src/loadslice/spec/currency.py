@@ -33,6 +33,20 @@ HOURS_PER_MONTH = 730.5
 """365.25 days x 24 h / 12."""
 
 
+PURCHASE, RENT_PER_HOUR = (1.0, 2e6), (0.001, 150.0)
+"""Plausible for one part of a fleet, in euros."""
+
+
+def check_prices(purchase: float | None, rent: float | None, currency: str, purchase_at: str, rent_at: str) -> None:
+    """Question what one part of a fleet costs to buy, or to rent for an hour.
+
+    Raises:
+        InputError: An amount that nobody pays, with the likely slip.
+    """
+    check_amount(purchase, currency, *PURCHASE, purchase_at, ("thousands", 1000.0))
+    check_amount(rent, currency, *RENT_PER_HOUR, rent_at, ("a price per month", 1 / HOURS_PER_MONTH))
+
+
 def check_code(code: str, place: str) -> None:
     """Refuse what is no ISO 4217 code.
 

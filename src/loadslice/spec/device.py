@@ -146,39 +146,6 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     notes: list[str] = []
 
 
-class Runtime(msgspec.Struct, frozen=True, kw_only=True):
-    """An inference runtime on this machine."""
-
-    name: str
-    version: str | None
-    devices: list[str]
-    """As the runtime itself reports them."""
-    reason: str | None = None
-    """Why it cannot be used, when it cannot."""
-
-
-class LocalMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """What a probe of this machine found."""
-
-    cpu: str
-    architecture: str
-    cores_usable: int
-    """Logical processors this process may run on."""
-    cores_physical: int | None
-    isa: list[str] | None
-    """Vector extensions that matter for inference, as the operating system names them; ``None``: not listed here."""
-    memory_bytes: int
-    memory_available_bytes: int
-    memory_limit_bytes: int | None
-    """The container's limit, where there is one."""
-    numa_nodes: int | None
-    onchip_bytes: int | None
-    """Last-level cache, all instances."""
-    runtimes: list[Runtime]
-    device: Device
-    """This machine's processor as a device, its peak and bandwidth measured."""
-
-
 def load_device(path: Path) -> Device:
     """Read and check one device file.
 
@@ -307,6 +274,7 @@ def check_device(device: Device, place: str) -> None:
         figure = getattr(device, field)
         if figure is not None:
             _check_figure(figure, field, f"{place}: {field}")
+    _check_efficiency(device, place)
     if device.power is not None:
         _check_curve(device.power, f"{place}: power")
     _check_prices(device.purchase_price, PURCHASE_MAX, f"{place}: purchase_price")
@@ -339,6 +307,21 @@ def _check_precisions(device: Device, place: str) -> None:
     if "fp16" in peaks and "bf16" in peaks and not 0.5 <= peaks["fp16"].value / peaks["bf16"].value <= 2:
         raise InputError(f"{place}: peak_ops_per_s.fp16 and bf16 differ more than twice; is one without tensor units?")
 
+
+def _check_efficiency(device: Device, place: str) -> None:
+    """Kilowatts for watts show beside the peak."""
+    most = max((peak.value for peak in device.peak_ops_per_s.values()), default=0.0)
+    for field in ("tdp_w", "active_w"):
+        figure = getattr(device, field)
+        if figure is not None and most / figure.value > OPS_PER_J_MAX:
+            raise InputError(
+                f"{place}: {field} {figure.value:g} is not plausible beside a peak of {most:.3g} operations/s. "
+                f"If that is kilowatts, write {figure.value * 1000:g}."
+            )
+
+
+OPS_PER_J_MAX = 1e14
+"""The thriftiest chips on sale reach a tenth of it, at int8."""
 
 NARROWER_MAX = 4.2
 """int8 at four times fp16: the most a shipped part has (fp16 that must accumulate in fp32 at half rate)."""

@@ -52,6 +52,11 @@ def test_a_device_of_ones_own_is_read(tmp_path: Path) -> None:
         ("tdp_w", "tdp_watts", "tdp_watts"),
         ("name: my-npu", "name: My NPU", "lower case"),
         ("value: 8.0", "value: 8000000.0", "not plausible"),
+        (
+            "6.0e+12, basis: stated, dense: true, source: the vendor's page}\ntdp_w: {value: 8.0",
+            "485.0e+12, basis: stated, dense: true, source: the vendor's page}\ntdp_w: {value: 0.072",
+            "If that is kilowatts, write 72",
+        ),
         ("tdp_w:", "idle_w: {value: 9.0, basis: measured, source: a meter}\ntdp_w:", "is not below tdp_w"),
     ],
 )

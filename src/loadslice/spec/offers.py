@@ -16,6 +16,8 @@ from loadslice.spec.files import decode_yaml
 from loadslice.spec.pipeline import Batch, Precision
 
 COUNT_MAX = 4096
+GPU_W_MIN, CORE_W_MIN = 2.0, 0.02
+"""At work, a graphics processor draws more and so does one core: kilowatts were meant."""
 OFFERS_MAX = 64
 
 
@@ -99,11 +101,15 @@ def check(offers: Offers, place: str) -> Offers:
         raise InputError(f"{place}: give at least one box and one engine.")
     if len(offers.engines) > OFFERS_MAX:
         raise InputError(f"{place}: engines: {len(offers.engines)} are more than {OFFERS_MAX}.")
+    for name in sorted(offers.boxes.keys() & offers.engines.keys()):
+        raise InputError(
+            f"{place}: '{name}' is a box and an engine; the price file could not tell them apart. Rename one."
+        )
     for name, box in offers.boxes.items():
         where = f"{place}: boxes.{name}"
         _within(where, {"cores": box.cores}, 1, 4096)
         _within(where, {"cards": box.cards, "count_max": box.count_max}, 0, COUNT_MAX)
-        _within(where, {"price_purchase": box.price_purchase, "price_per_hour": box.price_per_hour}, 0, 1e9)
+        _check_price(box, where)
         _within(where, {"rack_units": box.rack_units}, 0.01, 100)
         _watts(where, {"idle_w": box.idle_w}, 5000)
     for name, offer in offers.engines.items():
@@ -121,11 +127,26 @@ def _check_offer(offer: Offer, offers: Offers, where: str) -> None:
         raise InputError(f"{where}: takes neither cores nor cards of its box; give one of them.")
     _within(where, {"slots": offer.slots}, 1, 256)
     _within(where, {"count_max": offer.count_max}, 0, COUNT_MAX)
-    _within(where, {"price_purchase": offer.price_purchase, "price_per_hour": offer.price_per_hour}, 0, 1e9)
+    _check_price(offer, where)
     _within(where, {"memory_bytes": offer.memory_bytes}, 1e5, 1e14)
     _watts(where, {"idle_w": offer.idle_w, "active_w": offer.active_w}, 5000)
+    least_w = GPU_W_MIN if offer.kind == "gpu" else CORE_W_MIN * offer.cores if offer.kind == "cpu" else 0.0
+    if offer.active_w is not None and 0 < offer.active_w < least_w:
+        raise InputError(
+            f"{where}.active_w: no such {offer.kind.upper()} works on {offer.active_w:g} W. If that is kilowatts, "
+            f"write {offer.active_w * 1000:g}."
+        )
     if offer.idle_w is not None and offer.active_w is not None and offer.idle_w > offer.active_w:
         raise InputError(f"{where}: idle_w {offer.idle_w:g} is above active_w {offer.active_w:g}.")
+
+
+def _check_price(part: Box | Offer, where: str) -> None:
+    """A part is bought or rented, and a rent is money."""
+    _within(where, {"price_purchase": part.price_purchase, "price_per_hour": part.price_per_hour}, 0, 1e9)
+    if part.price_purchase is not None and part.price_per_hour is not None:
+        raise InputError(f"{where}: price_purchase and price_per_hour: give one; make two offers to compare them.")
+    if part.price_per_hour == 0:
+        raise InputError(f"{where}.price_per_hour: nothing is rented for 0. For what costs nothing: price_purchase: 0.")
 
 
 def _within(where: str, values: dict[str, float | None], low: float, high: float) -> None:

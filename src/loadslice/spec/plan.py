@@ -62,6 +62,8 @@ class PlannedEngine(msgspec.Struct, frozen=True, kw_only=True):
     utilisation_peak_hour: float | None = None
     """The same in the busiest hour, by the flow that the mix was planned for."""
     memory_bytes: float | None = None
+    models: bool = True
+    """It runs a model; False: Python stages alone, which processors run whatever the models run on."""
 
 
 class YearCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,7 +205,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     def claim(self) -> str:
         """What is proven of the recommended fleet, and why no more."""
         if self.cheapest_proven:
-            return "the cheapest mix, proven"
+            return "the cheapest mix, proven, before the hours of its kinds are counted"
         if not self.searched_out:
             return "not proven to be the cheapest: a search stopped before it had settled every mix"
         if self.cost_per_hour is None:
@@ -324,12 +326,13 @@ class Confidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HourLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """Traffic in one bucket of the trace."""
+    """Traffic in one bucket of the trace, or of its mean day where it is longer than one."""
 
     hour: int
-    """Index of the bucket from the beginning of the trace."""
+    """Index of the bucket from the trace's beginning; an hour from one day of traffic on."""
     seconds: float
     requests: int
+    """Of a mean day: the mean."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):

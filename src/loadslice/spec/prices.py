@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from loadslice.spec.currency import HOURS_PER_MONTH, check_amount, check_code, same_currency
+from loadslice.spec.currency import check_code, check_prices, same_currency
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import decode_yaml
 from loadslice.spec.offers import Box, Offer, Offers
@@ -122,6 +122,12 @@ def apply(prices: Prices, offers: Offers, currency: str, place: str) -> Offers:
     for name in prices.parts:
         if name not in known:
             raise InputError(f"{place}: parts.{name}: not offered. Offered are {', '.join(sorted(known))}.")
+        of_device = [engine for engine, offer in offers.engines.items() if offer.device == name]
+        if prices.parts[name].owned and len(of_device) > 1:
+            raise InputError(
+                f"{place}: parts.{name}.owned: {', '.join(of_device)} are all of that device, and what is there can be "
+                "only one of them. State `owned` by the engine's name."
+            )
     boxes = {name: _priced_box(box, prices.parts.get(name)) for name, box in offers.boxes.items()}
     engines = {
         name: _priced_engine(offer, part_of(prices, name, offer.device)) for name, offer in offers.engines.items()
@@ -150,7 +156,7 @@ def _priced_box(box: Box, part: Part | None) -> Box:
         changes = {"price_purchase": part.purchase, "price_per_hour": part.rent_per_hour, "currency": part.currency}
     if part.idle_w is not None:
         changes["idle_w"] = part.idle_w
-    if part.rack_units:
+    if part.rack_units is not None:
         changes["rack_units"] = part.rack_units
     return msgspec.structs.replace(box, **changes)
 
@@ -184,11 +190,11 @@ def _in_currency(part: Part, prices: Prices, place: str) -> Part:
 
 
 def _check_part(part: Part, currency: str, place: str) -> None:
-    check_amount(part.purchase, currency, 1.0, 2e6, f"{place}.purchase", ("thousands", 1000.0))
-    monthly = ("a price per month", 1 / HOURS_PER_MONTH)
-    check_amount(part.rent_per_hour, currency, 0.001, 150.0, f"{place}.rent_per_hour", monthly)
+    check_prices(part.purchase, part.rent_per_hour, currency, f"{place}.purchase", f"{place}.rent_per_hour")
     if part.purchase is not None and part.rent_per_hour is not None:
         raise InputError(f"{place}: purchase and rent_per_hour: give one; make two offers to compare them.")
+    if part.rent_per_hour == 0:
+        raise InputError(f"{place}.rent_per_hour: nothing is rented for 0. For what costs nothing write purchase: 0.")
     if part.rent_per_hour is not None and part.owned:
         raise InputError(f"{place}.owned: {part.owned} rented parts are not owned. Remove one of the two keys.")
     _within(place, {"price_spread": part.price_spread, "spares_share": part.spares_share}, 0, 5)

@@ -55,6 +55,7 @@ def test_another_currency_is_brought_in_by_the_stated_rate(tmp_path: Path) -> No
         ("  a: {purchase: .nan}\n", "not an amount"),
         ("  a: {purchase: 9000, rent_per_hour: 1}\n", "give one"),
         ("  a: {rent_per_hour: 1, owned: 2}\n", "not owned"),
+        ("  a: {rent_per_hour: 0}\n", "nothing is rented for 0"),
         ("  a: {idle_w: 1, active_w: 2, power_curve: [[0, 1], [1, 2]]}\n", "twice"),
         ("  a: {power_curve: [[0, 1], [0.5, 2]]}\n", "rise from 0 to 1"),
         ("  a: {power_curve: [[0, 9], [1, 2]]}\n", "must not fall"),
@@ -92,3 +93,15 @@ def test_prices_and_budget_must_share_a_currency_and_parts_must_be_offered(tmp_p
         prices.apply(loaded, OFFERS, "USD", "prices.yaml")
     with pytest.raises(InputError, match=r"parts\.sever: not offered\. Offered are gpu, nvidia-l4, server"):
         prices.apply(load(tmp_path, f"  sever: {SERVER}\n"), OFFERS, "EUR", "prices.yaml")
+
+
+def test_what_is_there_of_a_device_that_several_engines_are_is_asked_for_by_engine(tmp_path: Path) -> None:
+    both = {"fp16": OFFERS.engines["gpu"], "int8": OFFERS.engines["gpu"]}
+    twice = Offers(version=1, boxes=OFFERS.boxes, engines=both)
+    with pytest.raises(InputError, match=r"nvidia-l4\.owned: fp16, int8 are all of that device"):
+        prices.apply(load(tmp_path, "  nvidia-l4: {owned: 2}\n"), twice, "EUR", "prices.yaml")
+
+
+def test_a_box_that_stands_in_no_rack_takes_no_space(tmp_path: Path) -> None:
+    priced = prices.apply(load(tmp_path, "  server: {rack_units: 0}\n"), OFFERS, "EUR", "prices.yaml")
+    assert priced.boxes["server"].rack_units == 0

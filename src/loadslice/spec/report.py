@@ -6,10 +6,10 @@ from typing import Literal
 import msgspec
 
 from loadslice.spec.budget import Budget
-from loadslice.spec.device import LocalMachine
 from loadslice.spec.files import Stamp, decode_json
 from loadslice.spec.inspection import Inspection
 from loadslice.spec.latency import Entry
+from loadslice.spec.machine import LocalMachine
 from loadslice.spec.plan import Plan
 from loadslice.spec.portrait import Portrait
 from loadslice.spec.replay import Replay

@@ -1,5 +1,6 @@
 """Renders a `Plan` as one HTML file: an answer a manager can read, with what an engineer needs to check it below."""
 
+import itertools
 from typing import Any
 
 from jinja2 import Environment
@@ -82,7 +83,12 @@ def plan_charts(plan: Plan) -> dict[str, Markup]:
             bars,
             x_label=f"{plan.currency}, {years} years",
         )
-    hours = [(float(valley.hour), valley.utilisation) for valley in plan.valleys if valley.utilisation is not None]
+    starts_h = itertools.accumulate((bucket.seconds / 3600 for bucket in plan.load.buckets), initial=0.0)
+    hours = [
+        (start, valley.utilisation)
+        for start, valley in zip(starts_h, plan.valleys, strict=False)
+        if valley.utilisation is not None
+    ]
     if len(hours) > 1:
         last = hours[-1][0]
         curves = [charts.Line("used", hours, 0)]
@@ -94,7 +100,7 @@ def plan_charts(plan: Plan) -> dict[str, Markup]:
             "Utilisation by hour",
             f"from {min(value for _, value in hours):.0%} to {max(value for _, value in hours):.0%}",
             curves,
-            x_label="hour of the trace",
+            x_label="hours from the trace’s beginning",
             y_label="share of engine time",
             x_high=last,
         )

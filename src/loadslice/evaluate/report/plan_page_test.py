@@ -13,7 +13,7 @@ from loadslice.evaluate.report.specimen import specimen
 from loadslice.plan.advice import complete
 from loadslice.plan.money.specimen import BUDGET, PRICES, engine, fleet
 from loadslice.spec.budget import ModelLife, Offline, People, Power
-from loadslice.spec.plan import HourLoad, Load, Plan
+from loadslice.spec.plan import Compared, HourLoad, Load, Plan
 from loadslice.spec.simulation import LatencyMs
 
 HOSTILE = "</style><script>alert(1)</script>"
@@ -64,7 +64,8 @@ def plan() -> Plan:
         unpriced,
         absent,
     ]
-    return complete(bare(fleets=fleets), TEAM, prices=PRICES)
+    simpler = Compared(planner="fluid", label="1 x npu", meets_slo=False, cost_per_hour=2.0, saves_pct=25.0, added=2)
+    return complete(bare(fleets=fleets, compared_with=[simpler]), TEAM, prices=PRICES)
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +113,13 @@ def test_turning_points_experiments_and_five_steps_are_told(page: str, plan: Pla
     assert all(trial.name in text for trial in plan.confidence.experiments)
     assert all(item.step in text for item in plan.checklist)
     assert "room for" in text
+
+
+def test_what_simpler_planners_would_have_bought_is_told_with_the_saving(page: str) -> None:
+    told = (
+        "fluid takes 1 x npu, which does not keep the promise; 2 engines added until it does; the cheapest fleet found"
+    )
+    assert f"{told} costs 25.0% less." in text_of(page)
 
 
 def test_what_others_wrote_is_shown_and_never_run(page: str) -> None:

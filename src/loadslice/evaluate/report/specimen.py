@@ -7,10 +7,11 @@ from loadslice.evaluate import compare
 from loadslice.evaluate.verdict import judge, verdict
 from loadslice.spec import portrait as p
 from loadslice.spec.budget import Budget, Slo
-from loadslice.spec.device import Device, Figure, LocalMachine, Peak, Runtime
+from loadslice.spec.device import Device, Figure, Peak
 from loadslice.spec.files import Stamp
 from loadslice.spec.inspection import DeviceFit, DynamicInput, Inspection, OpCount
 from loadslice.spec.latency import Entry, Milliseconds
+from loadslice.spec.machine import LocalMachine, Runtime
 from loadslice.spec.outcome import OUTCOMES
 from loadslice.spec.replay import Accuracy, Replay, SendLagMs
 from loadslice.spec.report import (

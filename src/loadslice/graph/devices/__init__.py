@@ -16,7 +16,7 @@ def user_folder() -> Path:
 
 
 def catalogue(own: Path | None = None) -> dict[str, Device]:
-    """All devices by name; a user's file replaces a shipped device of the same name.
+    """All devices by name; a user's file replaces a shipped device of the same name, not one beside it.
 
     Args:
         own: Folder of the user's `*.yaml`, read after `user_folder()`, so that its devices win.
@@ -26,13 +26,24 @@ def catalogue(own: Path | None = None) -> dict[str, Device]:
     """
     if own is not None and not own.is_dir():
         raise InputError(f"{own}: no such folder. Give one that holds a .yaml file for each device.")
-    devices = {}
+    devices: dict[str, Device] = {}
     with resources.as_file(resources.files(__name__)) as shipped:
         for folder in (shipped, user_folder(), *([own] if own is not None else [])):
-            for path in sorted(folder.glob("*.yaml")):
-                device = load_device(path)
-                devices[device.name] = device
+            devices |= _folder(folder)
     return devices
+
+
+def _folder(folder: Path) -> dict[str, Device]:
+    found: dict[str, Device] = {}
+    files: dict[str, Path] = {}
+    for path in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]):
+        device = load_device(path)
+        if device.name in found:
+            raise InputError(
+                f"{path}: name '{device.name}' is that of {files[device.name].name} too. Rename one of them."
+            )
+        found[device.name], files[device.name] = device, path
+    return found
 
 
 def find(name: str, own: Path | None = None) -> Device:

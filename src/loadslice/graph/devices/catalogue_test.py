@@ -81,6 +81,13 @@ def test_a_users_device_joins_the_catalogue_and_replaces_a_namesake(tmp_path: Pa
     assert known["my-npu"].title == known["nvidia-l4"].title == "Mine"
 
 
+def test_two_files_of_one_name_in_a_folder_are_refused(tmp_path: Path) -> None:
+    for file in ("one.yaml", "two.yml"):
+        (tmp_path / file).write_text("name: my-npu\ntitle: Mine\nkind: npu\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"two\.yml: name 'my-npu' is that of one\.yaml too"):
+        devices.catalogue(tmp_path)
+
+
 def test_an_unknown_device_names_those_near_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with pytest.raises(InputError, match="near it: nvidia-l4"):

@@ -37,8 +37,8 @@ class Score:
 
 
 def kinds(fleet: PlannedFleet) -> frozenset[Kind]:
-    """Kinds of engines that are there."""
-    return frozenset(engine.kind for engine in fleet.engines.values() if engine.count)
+    """Kinds of engines that run models; a processor that only runs Python stages beside a card makes no second one."""
+    return frozenset(engine.kind for engine in fleet.engines.values() if engine.count and engine.models)
 
 
 def is_hybrid(fleet: PlannedFleet) -> bool:

@@ -72,6 +72,17 @@ def test_a_small_team_gets_one_kind_of_engine_unless_only_a_hybrid_keeps_the_pro
     assert settle(decided(), FACTS, both).recommended == "hybrid"
 
 
+def test_a_processor_that_only_runs_python_beside_a_card_makes_no_second_kind() -> None:
+    parts = {"gpu": engine("gpu", 1), "host": engine("cpu", 1, models=False)}
+    cost = YearCost(years=3, total=100.0, purchase=None, **PARTS)
+    gpus = fleet("gpu-only", parts, boxes=1, tco=[cost])
+    few = msgspec.structs.replace(BUDGET, people=People(count=2))
+    made = settle(decided(), Facts(budget=few), [gpus])
+    assert made.recommended == "gpu-only"
+    assert made.sentence.startswith("Stay on one machine")
+    assert "observability_first" not in made.codes
+
+
 def test_a_saving_inside_the_error_of_prices_goes_to_the_simpler_fleet() -> None:
     single = priced("gpu-only", 100.0, ["gpu"])
     assert settle(decided(), FACTS, [priced("hybrid", 96.0, ["gpu", "cpu"]), single]).recommended == "gpu-only"

@@ -144,6 +144,7 @@ def test_a_wake_word_at_one_watt_and_100_ms_is_not_a_gpu() -> None:
     made = decision(100.0, parameters=3e5, rate=1.0, match=npu(), box_w=1.0, scenario="edge")
     assert made.kind == "npu"
     assert {"gpu", "cpu"} <= set(made.excluded)
+    assert {"power_not_gpu", "power_not_cpu", "power_npu"} <= set(made.codes)
     nothing = decision(100.0, parameters=3e5, rate=1.0, box_w=1.0, scenario="edge")
     assert nothing.kind is None
     assert nothing.codes[-1] == "nothing_fits"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from loadslice.plan.fleet.judge import Judge
-from loadslice.plan.fleet.problem import Int64s, Problem, packed
+from loadslice.plan.fleet.problem import Int64s, Problem, allowed
 from loadslice.plan.sweep import Ledger, Runner
 
 MESSAGES_EVERY_S = 5.0
@@ -45,7 +45,6 @@ def around(counts: Int64s, problem: Problem) -> Iterator[Int64s]:
         other = counts.copy()
         for k, step in changes:
             other[k] += step
-        standing = packed(problem, other)
-        fits = (other <= problem.count_max).all() and standing is not None and (standing[0] <= problem.box_max).all()
-        if fits and other.min() >= 0 and other.sum() > 0:
+        meant = other.min() >= 0 and other.sum() > 0 and (other <= problem.count_max).all()
+        if meant and allowed(problem, other) is not None:
             yield other

@@ -42,8 +42,8 @@ class Demand:
     """[T]"""
     requests: Int64s
     """[T]"""
-    hours: Int64s
-    """[T] first bucket of the trace that each stands for"""
+    grouped: bool
+    """Buckets are hours of like traffic together; otherwise one after the other"""
     kinds: tuple[Kind, ...]
     work_s: Float64s
     """[T, J, E] for each engine of the pipeline that the demand was taken with"""
@@ -94,7 +94,7 @@ def demand(prepared: Prepared, runs: tuple[tuple[str, ...], ...], *, patience_s:
         The demand on each engine of the pipeline.
     """
     traffic, pipeline = prepared.traffic, prepared.pipeline
-    which, seconds, first = _buckets(traffic, patience_s)
+    which, seconds, grouped = _buckets(traffic, patience_s)
     count = len(seconds)
     works = len(traffic.items)
     per_kind = np.bincount(which * works + traffic.work, minlength=count * works).reshape(count, works)
@@ -112,7 +112,7 @@ def demand(prepared: Prepared, runs: tuple[tuple[str, ...], ...], *, patience_s:
     return Demand(
         seconds=seconds,
         requests=per_kind.sum(axis=1),
-        hours=first,
+        grouped=grouped,
         kinds=tuple(kinds),
         work_s=np.stack(work, axis=1),
     )
@@ -138,8 +138,8 @@ def _sizes(items: Int64s, members: Int64s) -> list[Int64s]:
     return [order[(items[order] >= group[0]) & (items[order] <= group[-1])] for group in groups]
 
 
-def _buckets(traffic: Traffic, patience_s: float) -> tuple[Int64s, Float64s, Int64s]:
-    """Bucket of each request, seconds of each bucket, and which part of the trace it begins with.
+def _buckets(traffic: Traffic, patience_s: float) -> tuple[Int64s, Float64s, bool]:
+    """Bucket of each request, seconds of each bucket, and whether a bucket is hours of like traffic.
 
     Up to a day: equal parts of at least a minute. Longer: hours, of which those with like traffic stand together.
     """
@@ -150,7 +150,7 @@ def _buckets(traffic: Traffic, patience_s: float) -> tuple[Int64s, Float64s, Int
     if span_s <= BUCKETS * 3600:
         count = max(1, min(BUCKETS, int(span_s / BUCKET_S_MIN)))
         which = np.minimum((arrival_s / span_s * count).astype(np.int64), count - 1)
-        return which, np.full(count, span_s / count), np.arange(count, dtype=np.int64)
+        return which, np.full(count, span_s / count), False
     hours = int(np.ceil(span_s / 3600))
     of_hour = np.minimum((arrival_s / 3600).astype(np.int64), hours - 1)
     busiest_first = np.argsort(-np.bincount(of_hour, minlength=hours), kind="stable")
@@ -161,6 +161,5 @@ def _buckets(traffic: Traffic, patience_s: float) -> tuple[Int64s, Float64s, Int
         group[together] = number + 1
     lengths = np.full(hours, 3600.0)
     lengths[-1] = max(span_s - 3600 * (hours - 1), 1.0)
-    first = np.array([int(np.flatnonzero(group == number).min()) for number in range(BUCKETS)], np.int64)
     seconds: Float64s = np.bincount(group, weights=lengths, minlength=BUCKETS).astype(np.float64)
-    return group[of_hour], seconds, first
+    return group[of_hour], seconds, True

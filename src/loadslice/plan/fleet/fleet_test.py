@@ -10,7 +10,9 @@ import pytest
 from loadslice.plan.fleet import planner, specimen
 from loadslice.plan.fleet.around import Tools
 from loadslice.plan.fleet.candidate import Policy, pipeline_of, table_of
+from loadslice.plan.fleet.front import nearest
 from loadslice.plan.fleet.judge import Judge
+from loadslice.plan.fleet.problem import fixed_per_hour
 from loadslice.plan.fleet.setting import POLICIES, set_up
 from loadslice.plan.sweep import Ledger, local
 from loadslice.sim import simulate
@@ -18,6 +20,7 @@ from loadslice.spec.budget import Money, Slo
 from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import check
 from loadslice.spec.plan import PlannedFleet
+from loadslice.spec.prices import Part, Prices
 
 
 def trace(requests: int = 1500, rate_per_s: float = 400.0) -> pl.DataFrame:
@@ -112,16 +115,43 @@ def test_a_promise_nothing_keeps_names_the_nearest_and_what_binds() -> None:
     budget = msgspec.structs.replace(specimen.BUDGET, slo=Slo(p99_ms=1.0))
     plan = made(budget=budget)
     assert plan.recommended is None
-    assert plan.nearest is not None
-    nearest = next(fleet for fleet in plan.fleets if fleet.name == plan.nearest)
-    assert any(limit.name == "p99_ms" and limit.met is False for limit in nearest.limits)
+    near = next(fleet for fleet in plan.fleets if fleet.name == nearest(plan.fleets))
+    assert any(limit.name == "p99_ms" and limit.met is False for limit in near.limits)
 
 
 def test_money_that_buys_too_little_binds() -> None:
     budget = msgspec.structs.replace(specimen.BUDGET, money=Money(currency="EUR", purchase_max=3000.0))
     plan = made(budget=budget)
     assert plan.recommended is None
-    assert {limit.name for fleet in plan.fleets for limit in fleet.limits} == {"purchase_max"}
+    for fleet in plan.fleets:
+        assert [limit.name for limit in fleet.limits if limit.met is False] == ["purchase_max"]
+    near = next(fleet for fleet in plan.fleets if fleet.name == nearest(plan.fleets))
+    assert near.meets_slo
+    assert min(limit.value or 0.0 for limit in near.limits if limit.name == "purchase_max") > 3000.0
+
+
+def test_what_no_rack_holds_is_not_searched_and_what_it_holds_is_found_though_dearer() -> None:
+    budget = msgspec.structs.replace(specimen.BUDGET, slo=Slo(p99_ms=14.0, error_rate=0.001))
+    free = made(budget=budget)
+    drawn_w = chosen(free).power_w or 0.0
+    power = msgspec.structs.replace(budget.power, per_rack_w=drawn_w - 1.0)
+    held_down = made(budget=msgspec.structs.replace(budget, power=power))
+    assert (chosen(held_down).power_w or 0.0) < drawn_w
+    assert held_down.proof.cheapest_proven
+    assert (held_down.proof.cost_per_hour or 0.0) > (free.proof.cost_per_hour or 0.0)
+
+
+def test_what_is_there_needs_no_price_to_be_the_cheapest() -> None:
+    boxes = {"server": msgspec.structs.replace(specimen.OFFERS.boxes["server"], price_purchase=None)}
+    engines = {"cpu": specimen.OFFERS.engines["cpu"], "gpu": specimen.OFFERS.engines["gpu"]}
+    offers = msgspec.structs.replace(specimen.OFFERS, boxes=boxes, engines=engines)
+    prices = Prices(currency="EUR", parts={"server": Part(owned=1)})
+    setting = set_up(trace(), specimen.pipeline(), specimen.latency(), offers, specimen.BUDGET, prices=prices)
+    there = setting.lowered
+    assert there.unpriced(np.array([3, 0]), np.array([1])) == []
+    assert there.unpriced(np.array([3, 0]), np.array([2])) == ["price of server"]
+    first, second = (fixed_per_hour(there.problem, np.array([1, 0]), np.array([n])) for n in (1, 2))
+    assert second > 2 * first
 
 
 def test_a_missing_price_is_named_and_the_plan_stays() -> None:

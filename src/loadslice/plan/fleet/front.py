@@ -1,10 +1,11 @@
-"""Which fleets are worth a look: nobody is better in cost, P99 and energy at once."""
+"""Which fleets are worth a look: nobody is better in cost, P99 and energy at once; where none holds, the nearest."""
 
+import math
 from collections.abc import Sequence
 
 import msgspec
 
-from loadslice.spec.plan import PlannedFleet
+from loadslice.spec.plan import Limit, PlannedFleet
 
 TOLERANCE = 1e-9
 
@@ -38,3 +39,17 @@ def _dominates(one: PlannedFleet, other: PlannedFleet) -> bool:
             return False
         better = better or first < second * (1 - TOLERANCE)
     return better
+
+
+def nearest(fleets: Sequence[PlannedFleet]) -> str | None:
+    """Name of the fleet whose worst limit is missed least; ``None``: none was simulated."""
+    simulated = [fleet for fleet in fleets if fleet.judged == "simulated"]
+    misses = {fleet.name: max(map(_missed, fleet.limits), default=math.inf) for fleet in simulated}
+    return min(misses, key=misses.__getitem__, default=None)
+
+
+def _missed(limit: Limit) -> float:
+    """Figure over limit; 0 where it is met or cannot be told."""
+    if limit.met is not False:
+        return 0.0
+    return math.inf if limit.value is None or not limit.limit else limit.value / limit.limit

@@ -7,7 +7,7 @@ import numpy as np
 
 from loadslice.plan.fleet import mix as mixes
 from loadslice.plan.fleet.judge import Judge
-from loadslice.plan.fleet.problem import fixed_per_hour, packed, purchase
+from loadslice.plan.fleet.problem import allowed, fixed_per_hour
 from loadslice.plan.fleet.search import Fleet
 from loadslice.spec.plan import Objective
 
@@ -79,14 +79,12 @@ def _larger(judge: Judge, fleet: Fleet, k: int) -> Fleet | None:
     counts[k] += 1
     if counts[k] > problem.count_max[k] or not np.any(np.isfinite(problem.work_s[:, :, k])):
         return None
-    standing = packed(problem, counts)
-    if standing is None or (standing[0] > problem.box_max).any():
-        return None
-    if purchase(problem, counts, standing[0]) > problem.purchase_max + 1e-9:
+    standing = allowed(problem, counts)
+    if standing is None:
         return None
     flow = mixes.flow(problem, counts)
-    verdict = judge(counts, standing[0])
+    verdict = judge(counts, standing.machines)
     if flow is None or verdict is None:
         return None
-    cost = flow.cost_per_hour + fixed_per_hour(problem, counts, standing[0])
-    return Fleet(replace(flow, boxes=standing[0], cost_per_hour=cost), verdict)
+    cost = flow.cost_per_hour + fixed_per_hour(problem, counts, standing.machines)
+    return Fleet(replace(flow, boxes=standing.machines, cost_per_hour=cost), verdict)

@@ -1,14 +1,15 @@
 """Offers, budget and demand as one problem in numbers, with what nobody stated written down beside it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 
 from loadslice.plan.fleet.demand import Demand
-from loadslice.plan.fleet.problem import HOURS_PER_YEAR, Float64s, Problem
+from loadslice.plan.fleet.problem import Float64s, Int64s, Problem
+from loadslice.plan.money.years import discounts, share_gone
 from loadslice.spec.budget import Budget
 from loadslice.spec.currency import HOURS_PER_MONTH
 from loadslice.spec.offers import Box, Offer, Offers
@@ -28,10 +29,17 @@ class Lowered:
     """Engine type or box -> prices and powers that nobody stated."""
     priced: bool
     """Prices are money; otherwise they count machines."""
+    owned: dict[str, int]
+    """Engine type or box -> how many are there already."""
 
-    def unpriced(self, names: Sequence[str]) -> list[str]:
-        """What of these parts has no price, in words."""
-        return [f"{what} of {name}" for name in names for what in self.missing.get(name, ()) if what == "price"]
+    def unpriced(self, counts: Int64s, boxes: Int64s) -> list[str]:
+        """What of a fleet has no price, in words; what is there already needs none."""
+        names = [*self.problem.engines, *self.problem.boxes]
+        return [
+            f"price of {name}"
+            for name, count in zip(names, [*counts, *boxes], strict=True)
+            if count > self.owned.get(name, 0) and "price" in self.missing.get(name, ())
+        ]
 
 
 def lower(offers: Offers, budget: Budget, demand: Demand, prices: Prices | None = None) -> Lowered:
@@ -51,14 +59,24 @@ def lower(offers: Offers, budget: Budget, demand: Demand, prices: Prices | None 
     missing = {name: _missing(box) for name, box in offers.boxes.items()}
     missing |= {name: _missing(offer) for name, offer in offers.engines.items()}
     priced = any(_price(box) is not None for box in boxes)
-    per_w_hour = (budget.power.tariff_per_kwh or 0.0) / 1000 * (budget.power.cooling_factor or 1.0)
     kept = _Kept.of(budget, prices)
+    per_w_hour = kept.later * (budget.power.tariff_per_kwh or 0.0) / 1000 * (budget.power.cooling_factor or 1.0)
     watts = np.array([[_watts(offer)[0], _watts(offer)[1]] for offer in engines])
-    # The power of a rented machine, and of what stands in it, is in its rent.
+    # The power of what is rented, and of what stands in a rented machine, is in the rent.
     paid = np.array([0.0 if box.price_per_hour else per_w_hour for box in boxes])
+    engine_paid = np.array(
+        [0.0 if one.price_per_hour or offers.boxes[one.box].price_per_hour else per_w_hour for one in engines]
+    )
     box_of = np.array([list(offers.boxes).index(offer.box) for offer in engines], np.int64)
+    per_hour = _per_hour(offers.engines, kept, STAND_IN_ENGINE * (1.0 if not priced else 1e-3))
+    box_per_hour = _per_hour(offers.boxes, kept, 0.0 if priced else STAND_IN_BOX)
     parts: list[tuple[str, Box | Offer]] = [*offers.engines.items(), *offers.boxes.items()]
-    own = [_owned(name, part, prices) for name, part in parts]
+    own = {name: _owned(name, part, prices) for name, part in parts}
+    # Whoever has a part does not pay for it: its price, or what stands in for one that nobody stated.
+    spared = [
+        stand_in if _price(part) is None else (part.price_purchase or 0.0) * kept.gone_per_hour
+        for (_, part), stand_in in zip(parts, [*per_hour, *box_per_hour], strict=True)
+    ]
     problem = Problem(
         engines=tuple(offers.engines),
         boxes=tuple(offers.boxes),
@@ -68,12 +86,10 @@ def lower(offers: Offers, budget: Budget, demand: Demand, prices: Prices | None 
         slots=np.array([offer.slots for offer in engines], np.int64),
         seconds=demand.seconds,
         work_s=demand.work_s,
-        per_hour=_per_hour(offers.engines, kept, STAND_IN_ENGINE * (1.0 if not priced else 1e-3))
-        + watts[:, 0] * paid[box_of],
-        box_per_hour=_per_hour(offers.boxes, kept, 0.0 if priced else STAND_IN_BOX)
-        + np.array([box.idle_w or 0.0 for box in boxes]) * paid,
+        per_hour=per_hour + watts[:, 0] * engine_paid,
+        box_per_hour=box_per_hour + np.array([box.idle_w or 0.0 for box in boxes]) * paid,
         per_busy_s=np.array([(_watts(offer)[1] - _watts(offer)[0]) / offer.slots for offer in engines])
-        * paid[box_of]
+        * engine_paid
         / 3600,
         purchase=np.array([offer.price_purchase or 0.0 for offer in engines]),
         box_purchase=np.array([box.price_purchase or 0.0 for box in boxes]),
@@ -85,18 +101,17 @@ def lower(offers: Offers, budget: Budget, demand: Demand, prices: Prices | None 
         purchase_max=math.inf if budget.money.purchase_max is None else budget.money.purchase_max,
         per_box_w=math.inf if budget.power.per_box_w is None else budget.power.per_box_w,
         per_rack_w=math.inf if budget.power.per_rack_w is None else budget.power.per_rack_w,
-        owned=np.array([count for count, _ in own], np.int64) if any(count for count, _ in own) else None,
-        spared_per_hour=np.array([bought * kept.gone_per_hour for _, bought in own])
-        if any(count for count, _ in own)
-        else None,
+        racks_max=budget.power.racks,
+        owned=np.array(list(own.values()), np.int64) if any(own.values()) else None,
+        spared_per_hour=np.array(spared) if any(own.values()) else None,
     )
-    return Lowered(problem, {name: parts for name, parts in missing.items() if parts}, priced)
+    return Lowered(problem, {name: parts for name, parts in missing.items() if parts}, priced, own)
 
 
-def _owned(name: str, part: Box | Offer, prices: Prices | None) -> tuple[int, float]:
-    """How many are there already, and what one would cost."""
+def _owned(name: str, part: Box | Offer, prices: Prices | None) -> int:
+    """How many are there already."""
     stated = part_of(prices, name, part.device if isinstance(part, Offer) else None)
-    return (0, 0.0) if stated is None or not stated.owned else (stated.owned, part.price_purchase or 0.0)
+    return 0 if stated is None else stated.owned
 
 
 def _price(part: Box | Offer) -> float | None:
@@ -126,6 +141,8 @@ class _Kept:
 
     gone_per_hour: float
     """Of a purchase, what is lost in an hour, as a share."""
+    later: float
+    """What money that is paid month by month counts today, as a share."""
     hour_cost: float
     rack_unit_per_hour: float
     prices: Prices | None
@@ -133,25 +150,25 @@ class _Kept:
     @classmethod
     def of(cls, budget: Budget, prices: Prices | None) -> Self:
         """By a budget."""
-        money = budget.money
-        life = money.depreciation_years or float(money.horizon_years)
-        gone = min(1.0, money.horizon_years / life) * (1.0 - money.residual_share)
+        money, months = budget.money, 12 * budget.money.horizon_years
+        later = float(discounts(budget, months).mean())
         return cls(
-            gone / (money.horizon_years * HOURS_PER_YEAR),
-            money.hour_cost or 0.0,
-            (money.rack_unit_per_month or 0.0) / HOURS_PER_MONTH,
+            float(share_gone(budget, months)[0]) / (months * HOURS_PER_MONTH),
+            later,
+            (money.hour_cost or 0.0) * later,
+            (money.rack_unit_per_month or 0.0) * later / HOURS_PER_MONTH,
             prices,
         )
 
     def per_hour(self, name: str, part: Box | Offer) -> float:
         """Money for one part that is there, without its power."""
         bought, rented = part.price_purchase or 0.0, part.price_per_hour or 0.0
-        if rented and not bought:
-            return rented + self._hours(name, part)
+        if rented:
+            return rented * self.later + self._hours(name, part)
         stated = part_of(self.prices, name, part.device if isinstance(part, Offer) else None) or Part()
-        spares = stated.spares_share * bought / HOURS_PER_YEAR
+        spares = stated.spares_share * bought * self.later / (12 * HOURS_PER_MONTH)
         space = part.rack_units * self.rack_unit_per_hour if isinstance(part, Box) else 0.0
-        return bought * self.gone_per_hour + rented + spares + space + self._hours(name, part)
+        return bought * self.gone_per_hour + spares + space + self._hours(name, part)
 
     def _hours(self, name: str, part: Box | Offer) -> float:
         if isinstance(part, Box):

@@ -6,7 +6,7 @@ Whole numbers n (engines by type) and m (machines), shares y of each class of wo
     s.t.  sum_k y[t,j,k] = 1                                    every class is served
           sum_j work[t,j,k] y[t,j,k] <= rho slots[k] seconds[t] n[k]        no type has more work than time
           cores, cards and watts of the engines fit into the machines, taken together
-          money paid at once <= purchase_max
+          money paid at once <= purchase_max, watts of everything <= racks x per_rack_w
 
 What is there already costs no purchase: as many as are there, and no more than are used, are taken off again.
 
@@ -54,7 +54,8 @@ class Demands:
 class Packing:
     """Engines that cannot be divided need more machines than their sums say."""
 
-    box: int
+    box: int | None
+    """``None``: of all types, which do not fit into the racks"""
     counts: Int64s
     """[K] these, or more of each, stand in"""
     machines: int | None
@@ -194,8 +195,8 @@ class _Program:
             for resource in range(2):
                 value = np.concatenate([problem.takes[inside, resource], [-problem.room[b, resource]]])
                 self._bound(np.concatenate([inside, [types + b]]), value, 0.0)
-            if math.isfinite(problem.per_box_w):
-                value = np.concatenate([problem.watts[inside, 1], [problem.box_watts[b] - problem.per_box_w]])
+            if math.isfinite(problem.box_w_max):
+                value = np.concatenate([problem.watts[inside, 1], [problem.box_watts[b] - problem.box_w_max]])
                 self._bound(np.concatenate([inside, [types + b]]), value, 0.0)
 
     def _bound(self, columns: Any, values: Any, most: float) -> None:
@@ -210,6 +211,10 @@ class _Program:
             self._bound(np.array([column, part]), np.array([1.0, -1.0]), 0.0)
         if math.isfinite(problem.purchase_max):
             self._bound(np.append(both, there), np.append(money, -money[: len(there)]), problem.purchase_max)
+        if math.isfinite(problem.per_rack_w):
+            # As a share of it; what whole machines waste of a rack is cut off when it is met (`Packing`).
+            most_w = problem.per_rack_w * problem.racks_max
+            self._bound(both, np.concatenate([problem.watts[:, 1], problem.box_watts]) / most_w, 1.0)
         for group in self._demands.one_of:
             self._bound(np.array(group), -np.ones(len(group)), -1.0)
         if math.isfinite(self._demands.below):
@@ -236,12 +241,13 @@ class _Program:
         for number, packing in enumerate(self._demands.packings):
             fewer = first + number * (types + 1) + np.arange(types)
             more = first + number * (types + 1) + types
-            inside = np.flatnonzero((self._problem.box_of == packing.box) & (packing.counts > 0))
+            there = packing.counts > 0
+            inside = np.flatnonzero(there if packing.box is None else there & (self._problem.box_of == packing.box))
             self.most[np.setdiff1d(fewer, fewer[inside])] = 0.0
             for k in inside:
                 spare = max(0.0, float(self.most_of[k] - packing.counts[k] + 1))
                 self._bound(np.array([k, fewer[k]]), np.array([1.0, spare]), packing.counts[k] - 1 + spare)
-            if packing.machines is None:
+            if packing.machines is None or packing.box is None:
                 self.most[more] = 0.0
             else:
                 self._bound(np.array([types + packing.box, more]), np.array([-1.0, packing.machines]), 0.0)
@@ -282,6 +288,7 @@ def _without_price(problem: Problem) -> Problem:
         watts=np.zeros_like(problem.watts),
         purchase_max=math.inf,
         per_box_w=math.inf,
+        per_rack_w=math.inf,
         owned=None,
         spared_per_hour=None,
     )

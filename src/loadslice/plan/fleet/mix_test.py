@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 
 from loadslice.plan.fleet import mix
 from loadslice.plan.fleet.mix import Demands
-from loadslice.plan.fleet.problem import Problem, packed
+from loadslice.plan.fleet.problem import Problem, in_racks, packed
 from loadslice.plan.fleet.specimen import problem
 
 
@@ -18,15 +18,20 @@ def brute_force(asked: Problem, demands: Demands) -> float:
     best = np.inf
     for counts in itertools.product(*(range(int(most) + 1) for most in asked.count_max)):
         fleet = np.array(counts)
-        boxes = packed(asked, fleet)
-        if boxes is None or any((fleet <= small).all() for small in demands.too_small):
+        standing = packed(asked, fleet)
+        if (
+            standing is None
+            or not in_racks(asked, standing)
+            or any((fleet <= small).all() for small in demands.too_small)
+        ):
             continue
+        boxes = standing.machines
         if any(fleet[list(group)].sum() == 0 for group in demands.one_of):
             continue
-        fixed = float(fleet @ asked.per_hour + boxes[0] @ asked.box_per_hour)
-        paid = float(fleet @ asked.purchase + boxes[0] @ asked.box_purchase)
+        fixed = float(fleet @ asked.per_hour + boxes @ asked.box_per_hour)
+        paid = float(fleet @ asked.purchase + boxes @ asked.box_purchase)
         if asked.owned is not None:
-            there = np.minimum(np.concatenate([fleet, boxes[0]]), asked.owned)
+            there = np.minimum(np.concatenate([fleet, boxes]), asked.owned)
             fixed -= float(there @ asked.spared_per_hour)
             paid -= float(there @ np.concatenate([asked.purchase, asked.box_purchase]))
         if paid > asked.purchase_max:
@@ -71,6 +76,8 @@ def test_no_fleet_of_all_that_are_possible_is_cheaper(seed: int) -> None:
         bought = np.concatenate([asked.per_hour, asked.box_per_hour])
         owned = rng.integers(0, 3, len(bought))
         asked = replace(asked, owned=owned, spared_per_hour=bought * rng.uniform(0, 1, len(bought)))
+    if rng.random() < 0.5:
+        asked = replace(asked, per_rack_w=float(rng.uniform(400, 1500)), racks_max=int(rng.integers(1, 3)))
     demands = Demands(
         rho=float(rng.uniform(0.5, 1.0)),
         too_small=tuple(rng.integers(0, 2, len(asked.engines)) for _ in range(rng.integers(0, 3))),

@@ -1,11 +1,9 @@
 """A judged fleet as the plan document says it."""
 
-import math
-
 import numpy as np
 
 from loadslice.plan.fleet.candidate import Design, batch_of, entries_of, template
-from loadslice.plan.fleet.judge import Verdict
+from loadslice.plan.fleet.judge import Judge, Verdict
 from loadslice.plan.fleet.lower import Lowered
 from loadslice.plan.fleet.problem import Int64s, full_load_w, packed, purchase, racks
 from loadslice.plan.fleet.search import Fleet
@@ -26,36 +24,10 @@ def lacking(name: str, reason: str) -> PlannedFleet:
     return _empty(name, [limit])
 
 
-def impossible(name: str, setting: Setting, budget: Budget) -> PlannedFleet:
-    """A reference plan none of whose fleets carries the load within money, room and counts."""
-    problem = setting.lowered.problem
-    evidence = "no number of the offered engines carries the load within "
-    limits = []
-    if math.isfinite(problem.purchase_max):
-        limits.append(
-            Limit(
-                name="purchase_max",
-                limit=problem.purchase_max,
-                value=None,
-                met=False,
-                evidence=f"{evidence}{problem.purchase_max:,.0f} {budget.money.currency}",
-            )
-        )
-    if math.isfinite(problem.per_box_w):
-        limits.append(
-            Limit(
-                name="per_box_w",
-                limit=problem.per_box_w,
-                value=None,
-                met=None if limits else False,
-                evidence=f"{evidence}{problem.per_box_w:,.0f} W per box",
-            )
-        )
-    if not limits:
-        limits.append(
-            Limit(name="capacity", limit=1.0, value=None, met=False, evidence=f"{evidence}what is offered of them")
-        )
-    return _empty(name, limits)
+def impossible(name: str) -> PlannedFleet:
+    """A reference plan none of whose fleets carries the load, whatever it costs and draws."""
+    evidence = "no number of the offered engines carries the load"
+    return _empty(name, [Limit(name="capacity", limit=1.0, value=None, met=False, evidence=evidence)])
 
 
 def _empty(name: str, limits: list[Limit]) -> PlannedFleet:
@@ -87,7 +59,7 @@ def _empty(name: str, limits: list[Limit]) -> PlannedFleet:
     )
 
 
-def planned(name: str, label: str, fleet: Fleet, setting: Setting, design: Design, budget: Budget) -> PlannedFleet:
+def planned(name: str, label: str, fleet: Fleet, setting: Setting, judge: Judge, budget: Budget) -> PlannedFleet:
     """A fleet that was simulated.
 
     Args:
@@ -95,18 +67,18 @@ def planned(name: str, label: str, fleet: Fleet, setting: Setting, design: Desig
         label: What it consists of.
         fleet: Judged.
         setting: Its offers and demand.
-        design: Where its stages may run.
+        judge: That simulated it; knows where its stages may run, and how its machines were filled.
         budget: Its limits.
     """
-    lowered, problem = setting.lowered, setting.lowered.problem
+    lowered, problem, design = setting.lowered, setting.lowered.problem, judge.design
     counts, verdict = fleet.mix.counts, fleet.verdict
     there = [k for k in range(len(problem.engines)) if counts[k] > 0]
-    standing = packed(problem, counts)
+    standing = packed(judge.problem, counts)
     assert standing is not None, "it was simulated in these machines"
-    boxes = standing[0]
+    boxes = standing.machines
     names = [problem.engines[k] for k in there] + [problem.boxes[b] for b in np.flatnonzero(boxes)]
     watts_known = not any({"idle_w", "active_w"} & set(lowered.missing.get(part, ())) for part in names)
-    unpriced = lowered.unpriced(names)
+    unpriced = lowered.unpriced(counts, boxes)
     engines = {problem.engines[k]: _engine(k, fleet, setting, design) for k in there}
     return PlannedFleet(
         name=name,
@@ -122,8 +94,8 @@ def planned(name: str, label: str, fleet: Fleet, setting: Setting, design: Desig
         error_rate=None if verdict is None else verdict.error_rate,
         energy_j=None if verdict is None or not watts_known else verdict.energy_j,
         power_w=full_load_w(problem, counts, boxes) if watts_known else None,
-        power_per_box_w=standing[1] if watts_known else None,
-        racks_needed=racks(problem, counts, boxes) if watts_known else None,
+        power_per_box_w=standing.hungriest_w if watts_known else None,
+        racks_needed=racks(problem, standing) if watts_known else None,
         utilisation={} if verdict is None else verdict.utilisation,
         cost_per_hour=None if unpriced else fleet.mix.cost_per_hour,
         tco=None,
@@ -160,6 +132,7 @@ def _engine(k: int, fleet: Fleet, setting: Setting, design: Design) -> PlannedEn
         utilisation=None if fleet.verdict is None else fleet.verdict.utilisation.get(name),
         utilisation_peak_hour=float(fleet.mix.busy[:, k].max()),
         memory_bytes=offer.memory_bytes,
+        models=any(stage.python is None for stage in stages) or all(stage.python for stage in design.pipeline.stages),
     )
 
 

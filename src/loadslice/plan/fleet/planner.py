@@ -18,6 +18,7 @@ from loadslice.plan.fleet.front import mark
 from loadslice.plan.fleet.grow import carries, grow
 from loadslice.plan.fleet.intervals import intervals
 from loadslice.plan.fleet.judge import Judge
+from loadslice.plan.fleet.load import load_of
 from loadslice.plan.fleet.lower import Lowered, for_energy
 from loadslice.plan.fleet.planned import impossible, lacking, planned
 from loadslice.plan.fleet.problem import Int64s, Problem
@@ -27,7 +28,7 @@ from loadslice.plan.fleet.setting import POLICIES, Setting
 from loadslice.plan.fleet.tune import is_better, score, tune
 from loadslice.plan.sweep import WORTH, Swept, sweep
 from loadslice.spec.budget import Budget
-from loadslice.spec.plan import Compared, HourLoad, Limit, Load, Objective, PlannedFleet, Proof
+from loadslice.spec.plan import Compared, Load, Objective, PlannedFleet, Proof
 
 ALTERNATIVES_MAX = 400
 CARRIES_REQUESTS_MAX = 400_000
@@ -39,6 +40,7 @@ ASSUMES = (
     f"of no type more than {TIMES_FLUID} times the engines that the load alone needs, and {SPARE}",
     "work is routed by stage, shape and size",
     "a fleet keeps the promise if it does under one of the policies tried",
+    "traffic as recorded: growth buys more of the same when it comes",
 )
 
 
@@ -59,7 +61,6 @@ class Planned:
     candidates: dict[str, Candidate]
     """Those of ``fleets`` that were simulated."""
     recommended: str | None
-    nearest: str | None
     proof: Proof
     compared: list[Compared]
     load: Load
@@ -79,11 +80,7 @@ def make(setting: Setting, budget: Budget, objective: Objective, tools: Tools) -
     began = tools.clock()
     problem = setting.lowered.problem
     found = _searched(references(problem, setting.design, setting.demand.kinds), setting, budget, objective, tools)
-    candidates = {
-        name: Candidate(name, result.best, judge)
-        for name, (_, result, judge) in found.items()
-        if result is not None and judge is not None and result.best is not None
-    }
+    candidates = _held(found, problem)
     if objective in ("latency", "throughput"):
         candidates = {
             name: replace(one, fleet=grow(one.fleet, one.judge, objective, tools.tell))
@@ -105,10 +102,9 @@ def make(setting: Setting, budget: Budget, objective: Objective, tools: Tools) -
         fleets=fleets,
         candidates=candidates,
         recommended=chosen,
-        nearest=None if chosen else _nearest(fleets),
         proof=_proof(found, swept[0], chosen, candidates, objective, setting, tools.clock() - began),
         compared=_saved(compared, chosen, candidates, full),
-        load=_load(setting),
+        load=load_of(setting.traffic, setting.demand),
         carries=held,
     )
 
@@ -127,10 +123,40 @@ def _searched(refs: list[Reference], setting: Setting, budget: Budget, objective
         seeker = Seeker(reference.problem, judging, tools.clock)
         priced = for_energy(reference.problem) if objective == "energy" else None
         least = "of least energy" if priced is not None else "cheapest" if setting.lowered.priced else "smallest"
-        return reference, search(reference, seeker, tools.tell, priced, least), judge
+        result = search(reference, seeker, tools.tell, priced, least)
+        if result.best is None and result.nearest is None:
+            judge = _beyond_limits(reference, judge, result, tools)
+        return reference, result, judge
 
     with ThreadPoolExecutor(max(1, tools.jobs)) as pool:
         return {result[0].name: result for result in pool.map(one, refs)}
+
+
+def _held(found: Found, problem: Problem) -> dict[str, Candidate]:
+    """The best of each reference plan, and of pairs of kinds that none is named after."""
+    searched = [
+        (name, result, judge)
+        for name, (_, result, judge) in found.items()
+        if result is not None and judge is not None and result.best is not None
+    ]
+    candidates = {name: Candidate(name, result.best, judge) for name, result, judge in searched if result.best}
+    for _, result, judge in searched:
+        for fleet in result.others:
+            label = label_of(problem, fleet.mix.counts)
+            candidates.setdefault(label, Candidate(label, fleet, judge))
+    return candidates
+
+
+def _beyond_limits(reference: Reference, judge: Judge, result: Search, tools: Tools) -> Judge:
+    """What no money, box or rack allows is searched without those limits: the nearest says how much is lacking."""
+    free = replace(reference.problem, purchase_max=math.inf, per_box_w=math.inf, per_rack_w=math.inf)
+    without = Judge(free, judge.design, judge.traffic, judge.slo, judge.policies, judge.seed)
+    judging = tools.ledger(f"{reference.name} without limits").judging(without)
+    found = search(replace(reference, problem=free), Seeker(free, judging, tools.clock), lambda _: None)
+    result.nearest = found.best or found.nearest
+    result.simulated += found.simulated
+    result.requests += found.requests
+    return without
 
 
 def _alternatives(
@@ -222,14 +248,14 @@ def _front(
 ) -> dict[str, Candidate]:
     """Swept fleets that nobody beats in cost, P99 and energy at once."""
     labels = {label_of(full.problem, one.fleet.mix.counts) for one in candidates.values()}
-    own = [planned(one.name, "", one.fleet, setting, one.judge.design, budget) for one in candidates.values()]
+    own = [planned(one.name, "", one.fleet, setting, one.judge, budget) for one in candidates.values()]
     others: dict[str, Fleet] = {}
     for number, verdict in swept[0].verdicts.items():
         label = label_of(full.problem, swept[1][number])
         fleet = seeker.priced(swept[1][number], verdict) if verdict.holds and label not in labels else None
         if fleet is not None:
             others[label] = fleet
-    marked = mark(own + [planned(label, label, fleet, setting, full.design, budget) for label, fleet in others.items()])
+    marked = mark(own + [planned(label, label, fleet, setting, full, budget) for label, fleet in others.items()])
     left = [fleet.name for fleet in marked[len(own) :] if fleet.dominated_by is None]
     left.sort(key=lambda label: others[label].mix.cost_per_hour)
     return {label: Candidate(label, others[label], full) for label in left[: max(0, SHOWN_MAX - len(NAMES))]}
@@ -258,14 +284,14 @@ def _fleets(
         elif result.nearest is not None:
             table.append(_shown(Candidate(name, result.nearest, judge), setting, budget, tools))
         else:
-            table.append(impossible(name, setting, budget))
+            table.append(impossible(name))
     table += [_shown(one, setting, budget, tools) for name, one in candidates.items() if name not in found]
     return mark(table)
 
 
 def _shown(candidate: Candidate, setting: Setting, budget: Budget, tools: Tools) -> PlannedFleet:
     label = label_of(candidate.judge.problem, candidate.fleet.mix.counts)
-    fleet = planned(candidate.name, label, candidate.fleet, setting, candidate.judge.design, budget)
+    fleet = planned(candidate.name, label, candidate.fleet, setting, candidate.judge, budget)
     if candidate.fleet.verdict is None:
         return fleet
     return msgspec.structs.replace(fleet, interval_95=intervals(candidate.judge, candidate.fleet.verdict, tools.seed))
@@ -296,26 +322,7 @@ def _best(
 
 def _unpriced(fleet: Fleet, lowered: Lowered) -> bool:
     """It has a part whose price nobody stated."""
-    problem = lowered.problem
-    there = [name for name, count in zip(problem.engines, fleet.mix.counts, strict=True) if count]
-    there += [name for name, count in zip(problem.boxes, fleet.mix.boxes, strict=True) if count]
-    return bool(lowered.unpriced(there))
-
-
-def _nearest(fleets: list[PlannedFleet]) -> str | None:
-    """The fleet whose worst promise is missed least."""
-
-    def missed(fleet: PlannedFleet) -> float:
-        return max((_ratio(limit) for limit in fleet.limits), default=math.inf)
-
-    simulated = [fleet for fleet in fleets if fleet.judged == "simulated"]
-    return min(simulated, key=missed).name if simulated else None
-
-
-def _ratio(limit: Limit) -> float:
-    if limit.met is not False:
-        return 0.0
-    return math.inf if limit.value is None or not limit.limit else limit.value / limit.limit
+    return bool(lowered.unpriced(fleet.mix.counts, fleet.mix.boxes))
 
 
 def _proof(
@@ -371,18 +378,3 @@ def _saved(
             )
         )
     return compared
-
-
-def _load(setting: Setting) -> Load:
-    asked = setting.demand
-    requests, seconds = int(asked.requests.sum()), float(asked.seconds.sum())
-    return Load(
-        requests=requests,
-        span_s=seconds,
-        rate_per_s=requests / seconds,
-        peak_rate_per_s=float((asked.requests / asked.seconds).max()),
-        buckets=[
-            HourLoad(hour=int(hour), seconds=float(length), requests=int(count))
-            for hour, length, count in zip(asked.hours, asked.seconds, asked.requests, strict=True)
-        ],
-    )

@@ -6,15 +6,18 @@ The rule a fleet must keep before anything is simulated: in every time bucket th
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadslice.plan.racks import racks_needed
+from loadslice.spec.currency import HOURS_PER_MONTH
+
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 
-HOURS_PER_YEAR = 8760.0
-RACK_UNITS = 42.0
+HOURS_PER_YEAR = 12 * HOURS_PER_MONTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +61,17 @@ class Problem:
     purchase_max: float = math.inf
     per_box_w: float = math.inf
     per_rack_w: float = math.inf
+    racks_max: int = 1
+    """That may draw ``per_rack_w`` each; without that limit there are as many as are needed."""
     owned: Int64s | None = None
     """[K + B] engines, then machines, that are there already; ``None``: none"""
     spared_per_hour: Float64s | None = None
     """[K + B] of what one costs, the part that one which is there already does not"""
+
+    @property
+    def box_w_max(self) -> float:
+        """What one machine may draw, alone in a rack if need be."""
+        return min(self.per_box_w, self.per_rack_w)
 
     @property
     def hours(self) -> float:
@@ -107,35 +117,72 @@ def _there(problem: Problem, counts: Int64s, boxes: Int64s) -> Int64s:
     return there
 
 
-def packed(problem: Problem, counts: Int64s) -> tuple[Int64s, float] | None:
-    """Machines that hold these engines, and what the hungriest draws with everything busy, watts.
+class Standing(NamedTuple):
+    """Machines that engines stand in."""
+
+    machines: Int64s
+    """[B]"""
+    boxes_w: Float64s
+    """[N] of each machine with everything busy"""
+    boxes_units: Float64s
+    """[N] height of each"""
+
+    @property
+    def hungriest_w(self) -> float:
+        """Of the machine that draws most."""
+        return float(self.boxes_w.max(initial=0.0))
+
+
+def packed(problem: Problem, counts: Int64s) -> Standing | None:
+    """Machines that hold these engines.
 
     Each type's engines are placed where they fit, the largest types first, the box that draws least so far taken
     (worst fit decreasing), so that no box is filled with all the hungry ones.
 
     Returns:
-        Machines by type of box, and watts; ``None``: some engine fits into no box of its type by itself.
+        ``None``: some engine fits into no box of its type by itself.
     """
-    needed = np.zeros(len(problem.boxes), np.int64)
-    hungriest_w = 0.0
-    for b in range(len(problem.boxes)):
-        machines, draws_w = packed_in(problem, counts, b)
-        if machines is None:
-            return None
-        needed[b], hungriest_w = machines, max(hungriest_w, draws_w)
-    return needed, hungriest_w
+    drawn = [packed_in(problem, counts, b) for b in range(len(problem.boxes))]
+    known = [boxes_w for boxes_w in drawn if boxes_w is not None]
+    if len(known) < len(drawn):
+        return None
+    machines = np.array([len(boxes_w) for boxes_w in known], np.int64)
+    return Standing(machines, np.concatenate(known), np.repeat(problem.rack_units, machines))
 
 
-def packed_in(problem: Problem, counts: Int64s, b: int) -> tuple[int | None, float]:
-    """The same for one type of box; ``None``: an engine fits into none."""
+def packed_in(problem: Problem, counts: Int64s, b: int) -> Float64s | None:
+    """Watts of each machine of one type with everything busy; ``None``: an engine fits into none."""
     inside = [k for k in range(len(problem.engines)) if problem.box_of[k] == b and counts[k] > 0]
     if not inside:
-        return 0, 0.0
+        return np.zeros(0)
     for number in range(_least_boxes(problem, counts, b, inside), int(counts[inside].sum()) + 1):
-        draws_w = _placed(problem, counts, b, inside, number)
-        if draws_w is not None:
-            return number, draws_w
-    return None, 0.0
+        boxes_w = _placed(problem, counts, b, inside, number)
+        if boxes_w is not None:
+            return boxes_w
+    return None
+
+
+def allowed(problem: Problem, counts: Int64s) -> Standing | None:
+    """Where a fleet stands; ``None``: there are no such machines, racks or money for it."""
+    standing = packed(problem, counts)
+    if standing is None or (standing.machines > problem.box_max).any() or not in_racks(problem, standing):
+        return None
+    paid = purchase(problem, counts, standing.machines)
+    return standing if paid <= problem.purchase_max + 1e-9 else None
+
+
+def in_racks(problem: Problem, standing: Standing) -> bool:
+    """It fits into the racks whose power is limited."""
+    if not math.isfinite(problem.per_rack_w):
+        return True
+    needed = racks(problem, standing)
+    return needed is not None and needed <= problem.racks_max
+
+
+def racks(problem: Problem, standing: Standing) -> int | None:
+    """Racks by height and by their power limit; ``None``: a machine draws more than a rack may."""
+    needed = racks_needed(standing.boxes_w, standing.boxes_units, problem.per_rack_w)
+    return None if needed is None else max(1, needed)
 
 
 def _least_boxes(problem: Problem, counts: Int64s, b: int, inside: list[int]) -> int:
@@ -145,37 +192,30 @@ def _least_boxes(problem: Problem, counts: Int64s, b: int, inside: list[int]) ->
         asked = float(counts[inside] @ problem.takes[inside, resource])
         if asked > 0:
             most = max(most, asked / max(1, float(problem.room[b, resource])))
-    spare_w = problem.per_box_w - problem.box_watts[b]
+    spare_w = problem.box_w_max - problem.box_watts[b]
     if math.isfinite(spare_w) and spare_w > 0:
         most = max(most, float(counts[inside] @ problem.watts[inside, 1]) / spare_w)
     return math.ceil(most - 1e-9)
 
 
-def _placed(problem: Problem, counts: Int64s, b: int, inside: list[int], number: int) -> float | None:
-    """Draw of the hungriest of ``number`` boxes after placing everything; ``None``: it does not fit."""
+def _placed(problem: Problem, counts: Int64s, b: int, inside: list[int], number: int) -> Float64s | None:
+    """Draw of each of ``number`` boxes after placing everything; ``None``: it does not fit."""
     free = np.repeat(problem.room[b][None, :].astype(np.float64), number, axis=0)
     drawn_w = np.full(number, problem.box_watts[b])
     order = sorted(inside, key=lambda k: (problem.takes[k, 1], problem.takes[k, 0], problem.watts[k, 1]), reverse=True)
     for k in order:
         for _ in range(int(counts[k])):
             fits = (free >= problem.takes[k] - 1e-9).all(axis=1) & (
-                drawn_w + problem.watts[k, 1] <= problem.per_box_w + 1e-9
+                drawn_w + problem.watts[k, 1] <= problem.box_w_max + 1e-9
             )
             if not fits.any():
                 return None
             where = int(np.argmin(np.where(fits, drawn_w, math.inf)))
             free[where] -= problem.takes[k]
             drawn_w[where] += problem.watts[k, 1]
-    return float(drawn_w.max())
+    return drawn_w
 
 
 def full_load_w(problem: Problem, counts: Int64s, boxes: Int64s) -> float:
     """Watts with everything busy."""
     return float(counts @ problem.watts[:, 1] + boxes @ problem.box_watts)
-
-
-def racks(problem: Problem, counts: Int64s, boxes: Int64s) -> int:
-    """Racks by height and by their power limit, boxes of the same kind alike."""
-    units = float(boxes @ problem.rack_units)
-    by_power = full_load_w(problem, counts, boxes) / problem.per_rack_w if math.isfinite(problem.per_rack_w) else 0.0
-    return max(1, math.ceil(units / RACK_UNITS - 1e-9), math.ceil(by_power - 1e-9))

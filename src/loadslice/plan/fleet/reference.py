@@ -99,7 +99,10 @@ def search(
     priced: Problem | None = None,
     least: str = "cheapest",
 ) -> Search:
-    """The cheapest fleet of a reference plan; of several pairs of kinds, the cheapest.
+    """The cheapest fleet of a reference plan; of several pairs of kinds, the cheapest, and the others beside it.
+
+    Hours that a kind takes whatever its number are in no mix's cost, so that the pair which costs least over the years
+    may be another than the one whose machines do.
 
     Args:
         reference: What may be used.
@@ -123,6 +126,7 @@ def _better(one: Search, other: Search) -> Search:
         if other.best is not None and (one.best is None or other.best.mix.cost_per_hour < one.best.mix.cost_per_hour)
         else (one, other)
     )
+    first.others += [*([] if second.best is None else [second.best]), *second.others]
     first.judged += second.judged
     first.proven = first.proven and second.proven
     first.bound_per_hour = min(first.bound_per_hour, second.bound_per_hour)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadslice.plan.fleet import mix as mixes
-from loadslice.plan.fleet.problem import Float64s, Int64s, Problem
+from loadslice.plan.fleet.problem import Float64s, Int64s, Problem, allowed
 from loadslice.plan.fleet.search import Fleet, Seeker
 
 ADDED_MAX = 12
@@ -95,7 +95,7 @@ def _served(work: Float64s, open_share: Float64s, room_s: float) -> Float64s:
 def _until_it_holds(planner: str, counts: Int64s, seeker: Seeker) -> Rival:
     first: Fleet | None = None
     for added in range(ADDED_MAX + 1):
-        verdict, boxes = seeker.verdict(counts) if seeker.affordable(seeker.problem, counts) else (None, None)
+        verdict, boxes = (None, None) if allowed(seeker.problem, counts) is None else seeker.verdict(counts)
         if boxes is None:
             break
         fleet = seeker.priced(counts, verdict)

@@ -16,7 +16,17 @@ import numpy as np
 from loadslice.plan.fleet import mix as mixes
 from loadslice.plan.fleet.judge import Verdict
 from loadslice.plan.fleet.mix import Demands, Packing
-from loadslice.plan.fleet.problem import Float64s, Int64s, Mix, Problem, fixed_per_hour, packed, packed_in, purchase
+from loadslice.plan.fleet.problem import (
+    Float64s,
+    Int64s,
+    Mix,
+    Problem,
+    allowed,
+    fixed_per_hour,
+    in_racks,
+    packed,
+    packed_in,
+)
 
 CAPS = (0.8, 0.65, 0.5, 0.35, 0.22, 0.12, 0.06)
 """Utilisation that is planned for while looking for a first fleet that holds."""
@@ -57,6 +67,8 @@ class Search:
     """Of those that do not hold, the one that misses least."""
     proven: bool = False
     bound_per_hour: float = 0.0
+    others: list[Fleet] = field(default_factory=list)
+    """The best of other demands that were searched beside, such as other pairs of kinds."""
     judged: list[Fleet] = field(default_factory=list)
     solved: int = 0
     solve_s: float = 0.0
@@ -96,18 +108,18 @@ class Seeker:
 
     def verdict(self, counts: Int64s, found: Search | None = None) -> tuple[Verdict | None, Int64s | None]:
         """What the simulation says of a fleet, and the machines it stands in; ``None``: they do not hold it."""
-        boxes = packed(self.problem, counts)
-        if boxes is None or (boxes[0] > self.problem.box_max).any():
+        standing = packed(self.problem, counts)
+        if standing is None or (standing.machines > self.problem.box_max).any():
             return None, None
         key = tuple(int(count) for count in counts)
         if key not in self._known:
-            self._known[key] = verdict = self._judge(counts, boxes[0])
+            self._known[key] = verdict = self._judge(counts, standing.machines)
             if found is not None:
                 found.simulated += 1
                 found.requests += verdict.requests if verdict is not None else 0
             if verdict is None or not verdict.holds:
                 self._failed.append(counts.copy())
-        return self._known[key], boxes[0]
+        return self._known[key], standing.machines
 
     def remember(self, counts: Int64s, verdict: Verdict | None) -> None:
         """A verdict that was found elsewhere."""
@@ -154,7 +166,7 @@ class Seeker:
         assert demands.count_max is not None
         used = np.any(np.isfinite(problem.work_s), axis=(0, 1))
         largest = np.where(used, demands.count_max, 0)
-        if not self.affordable(problem, largest):
+        if allowed(problem, largest) is None:
             return True
         verdict, _ = self.verdict(largest, found)
         if verdict is not None and verdict.holds:
@@ -201,15 +213,6 @@ class Seeker:
             if self._take(problem, np.minimum(relaxed.mix.counts * factor, demands.count_max), found):
                 return
 
-    def affordable(self, problem: Problem, counts: Int64s) -> bool:
-        """There is room for it, and money."""
-        boxes = packed(problem, counts)
-        return (
-            boxes is not None
-            and bool((boxes[0] <= problem.box_max).all())
-            and purchase(problem, counts, boxes[0]) <= problem.purchase_max + 1e-9
-        )
-
     def _cuts(self) -> tuple[Int64s, ...]:
         """Failed fleets, those that are inside a larger failed one left out."""
         kept: list[Int64s] = []
@@ -221,7 +224,7 @@ class Seeker:
 
     def _take(self, problem: Problem, counts: Int64s, found: Search) -> bool:
         """Judge a fleet and keep it when it is the best so far, or the nearest."""
-        if not self.affordable(problem, counts):
+        if allowed(problem, counts) is None:
             return False
         verdict, boxes = self.verdict(counts, found)
         flow = mixes.flow(problem, counts)
@@ -303,7 +306,7 @@ class Seeker:
                 middle = (low + high + 1) // 2
                 trial = counts.copy()
                 trial[k] = middle
-                if self._costs(problem, trial) + flow_cost < below and self.affordable(problem, trial):
+                if self._costs(problem, trial) + flow_cost < below:
                     low = middle
                 else:
                     high = middle - 1
@@ -311,25 +314,25 @@ class Seeker:
         return counts
 
     def _costs(self, problem: Problem, counts: Int64s) -> float:
-        boxes = packed(problem, counts)
-        return math.inf if boxes is None else fixed_per_hour(problem, counts, boxes[0])
+        standing = allowed(problem, counts)
+        return math.inf if standing is None else fixed_per_hour(problem, counts, standing.machines)
 
     def _doubled(self, problem: Problem, demands: Demands, counts: Int64s) -> Int64s:
         """Nothing holds yet: twice as many of what the program chose, as far as there is money and room."""
         most = problem.count_max if demands.count_max is None else np.minimum(problem.count_max, demands.count_max)
         larger = np.minimum(counts * 2, most)
-        return larger if self.affordable(problem, larger) else counts
+        return counts if allowed(problem, larger) is None else larger
 
     def _settled(self, problem: Problem, fleet: Fleet) -> Fleet:
         return fleet if problem is self.problem else self.priced(fleet.mix.counts, fleet.verdict) or fleet
 
     def priced(self, counts: Int64s, verdict: Verdict | None) -> Fleet | None:
         """A fleet with its cost by this problem's prices; ``None``: it cannot carry the load, or nothing holds it."""
-        boxes, flow = packed(self.problem, counts), mixes.flow(self.problem, counts)
-        if boxes is None or flow is None:
+        standing, flow = packed(self.problem, counts), mixes.flow(self.problem, counts)
+        if standing is None or flow is None:
             return None
-        cost = flow.cost_per_hour + fixed_per_hour(self.problem, counts, boxes[0])
-        return Fleet(replace(flow, boxes=boxes[0], cost_per_hour=cost), verdict)
+        cost = flow.cost_per_hour + fixed_per_hour(self.problem, counts, standing.machines)
+        return Fleet(replace(flow, boxes=standing.machines, cost_per_hour=cost), verdict)
 
 
 def _box_share(problem: Problem) -> Float64s:
@@ -339,11 +342,15 @@ def _box_share(problem: Problem) -> Float64s:
 
 
 def _unpacked(problem: Problem, answer: Mix) -> list[Packing]:
-    """Boxes in which the program put more than fits when engines are not divided."""
+    """Boxes and racks in which the program put more than fits when engines and machines are not divided."""
     found = []
     for b in range(len(problem.boxes)):
-        machines, _ = packed_in(problem, answer.counts, b)
-        if machines is None or machines > answer.boxes[b]:
+        boxes_w = packed_in(problem, answer.counts, b)
+        if boxes_w is None or len(boxes_w) > answer.boxes[b]:
             inside = np.where(problem.box_of == b, answer.counts, 0)
-            found.append(Packing(b, inside, machines))
-    return found
+            found.append(Packing(b, inside, None if boxes_w is None else len(boxes_w)))
+    if found:
+        return found
+    standing = packed(problem, answer.counts)
+    assert standing is not None, "each box's engines fit"
+    return [] if in_racks(problem, standing) else [Packing(None, answer.counts, None)]

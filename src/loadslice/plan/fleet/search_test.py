@@ -44,9 +44,9 @@ def test_the_fleet_found_is_the_cheapest_of_all_that_hold(seed: int) -> None:
         flow = mix.flow(asked, counts)
         if standing is None or flow is None or weights @ counts < needed:
             continue
-        if purchase(asked, counts, standing[0]) > asked.purchase_max:
+        if purchase(asked, counts, standing.machines) > asked.purchase_max:
             continue
-        best = min(best, flow.cost_per_hour + fixed_per_hour(asked, counts, standing[0]))
+        best = min(best, flow.cost_per_hour + fixed_per_hour(asked, counts, standing.machines))
     assert found.proven
     if not np.isfinite(best):
         assert found.best is None

@@ -9,6 +9,7 @@ import polars as pl
 from loadslice.plan.fleet.candidate import Design, Policy, pipeline_of, table_of, times_name
 from loadslice.plan.fleet.demand import Demand, demand
 from loadslice.plan.fleet.lower import Lowered, lower
+from loadslice.plan.fleet.problem import HOURS_PER_YEAR
 from loadslice.sim import simulate
 from loadslice.sim.record import Traffic
 from loadslice.spec.budget import Budget
@@ -64,10 +65,11 @@ def set_up(
     offers = msgspec.structs.replace(
         offers, engines={name: offer for name, offer in offers.engines.items() if name in used}
     )
+    hours = budget.money.horizon_years * HOURS_PER_YEAR
     per_hour: dict[str, float | None] = {
         name: None
         if offer.price_purchase is None and offer.price_per_hour is None
-        else (offer.price_purchase or 0.0) / (budget.money.horizon_years * 8760.0) + (offer.price_per_hour or 0.0)
+        else (offer.price_purchase or 0.0) / hours + (offer.price_per_hour or 0.0)
         for name, offer in offers.engines.items()
     }
     design = Design(pipeline, latency, dict(offers.engines), dict(offers.boxes), runs, per_hour, budget.money.currency)

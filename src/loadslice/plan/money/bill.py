@@ -188,7 +188,7 @@ def _missing_parts(lines: list[Line], budget: Budget) -> list[str]:
     for line in lines:
         if line.rented:
             continue
-        if math.isnan(line.purchase) and line.count > line.owned:
+        if math.isnan(line.purchase) and (line.count > line.owned or line.spares_share > 0):
             missing.append(f"the price of {line.name}")
         if not line.curve_w and line.powered:
             missing.append(f"idle_w and active_w of {line.name}")

@@ -10,6 +10,7 @@ from loadslice.plan.money import tco, wall, years
 from loadslice.plan.money.bill import Line, bill
 from loadslice.plan.money.specimen import BUDGET, PRICES, engine, fleet
 from loadslice.plan.money.years import Shocks, over, units
+from loadslice.plan.racks import racks_needed
 from loadslice.spec.budget import Budget, Money, Power
 from loadslice.spec.prices import Hours, Part, Prices
 
@@ -62,7 +63,8 @@ def test_a_curve_with_a_knee_is_followed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("life", "residual", "gone"), [(None, 0.0, 1.0), (4.0, 0.0, 0.5), (4.0, 0.2, 0.4), (1.0, 0.1, 0.9)]
+    ("life", "residual", "gone"),
+    [(None, 0.0, 1.0), (None, 0.2, 0.8), (4.0, 0.0, 0.5), (4.0, 0.2, 0.4), (1.0, 0.1, 0.9)],
 )
 def test_depreciation_is_a_straight_line_to_the_residual_value(
     life: float | None, residual: float, gone: float
@@ -113,6 +115,16 @@ def test_what_is_owned_costs_no_purchase_but_power() -> None:
     assert "the price of gpu" not in tco.costs_by_year(free, BUDGET, owned, years=[2], carries=9.0)[0].missing
 
 
+@pytest.mark.parametrize(
+    ("part", "growth"), [(Part(owned=2, spares_share=0.05), 0.0), (Part(owned=2), 0.5)], ids=["spares", "growth"]
+)
+def test_what_is_owned_needs_a_price_only_where_more_is_bought_and_then_says_so(part: Part, growth: float) -> None:
+    owned = replaced(PRICES, parts={"server": Part(owned=9), "gpu": part})
+    free = fleet("gpu-only", {"gpu": engine("gpu", 2, price_purchase=None)})
+    cost = tco.costs_by_year(free, replaced(BUDGET, growth_per_year=growth), owned, years=[2], carries=1.0)[0]
+    assert (cost.total, cost.missing) == (None, ["the price of gpu"])
+
+
 def test_rent_holds_power_cooling_and_space() -> None:
     rented = replaced(PRICES, parts={"server": Part(rent_per_hour=2.0), "gpu": Part(rent_per_hour=0.5)})
     bare = Budget(slo=BUDGET.slo, money=Money(hour_cost=100.0), model=BUDGET.model)
@@ -156,11 +168,26 @@ def test_hybrids_pay_the_hours_of_every_kind() -> None:
 
 
 def test_a_thousand_inferences_cost_the_total_over_all_of_them() -> None:
-    assert tco.per_1000(31_557.6, 1, 1.0, 0.0) == pytest.approx(1.0)
-    assert tco.per_1000(31_557.6, 1, 1.0, 1.0) < 0.75
-    assert tco.per_1000(None, 2, 1.0, 0.0) is None
-    assert tco.per_1000(100.0, 2, None, 0.0) is None
-    assert tco.per_1000(100.0, 2, 0.0, 0.0) is None
+    growing = replaced(BUDGET, growth_per_year=1.0)
+    assert tco.per_1000(31_557.6, 1, 1.0, BUDGET) == pytest.approx(1.0)
+    assert tco.per_1000(31_557.6, 1, 1.0, growing) < 0.75
+    assert tco.per_1000(None, 2, 1.0, BUDGET) is None
+    assert tco.per_1000(100.0, 2, None, BUDGET) is None
+    assert tco.per_1000(100.0, 2, 0.0, BUDGET) is None
+
+
+def test_money_of_a_later_month_counts_less_and_so_does_what_is_left_of_a_purchase() -> None:
+    money = msgspec.structs.replace(BUDGET.money, discount_per_year=0.1, depreciation_years=4.0)
+    two = tco.costs_by_year(GPU, replaced(BUDGET, money=money), PRICES, years=[2], carries=9.0)[0]
+    later = sum(1.1 ** (-month / 12) for month in range(24))
+    assert two.purchase == pytest.approx(11_000)
+    assert two.depreciation == pytest.approx(11_000 - 5_500 / 1.21)
+    assert two.power == pytest.approx((100 + 2 * 140) / 1000 * HOURS * 0.2 * later)
+    assert two.space == pytest.approx(2 * 10 * later)
+    assert two.migration == pytest.approx((40 + 4 * 2 / 12 * later) * 100)
+    rented = replaced(PRICES, parts={"server": Part(rent_per_hour=2.0), "gpu": Part(rent_per_hour=0.5)})
+    cost = tco.costs_by_year(GPU, replaced(BUDGET, money=money), rented, years=[2], carries=9.0)[0]
+    assert cost.rent == pytest.approx(3.0 * HOURS * later)
 
 
 @settings(deadline=None, max_examples=60)
@@ -185,6 +212,15 @@ def test_many_worlds_at_once_cost_what_each_costs_alone(
         alone = over(lowered, budget, 36, carries, Shocks(one, one, one, {"gpu": one}, {"npu": one}))
         for name, part in together.parts.items():
             assert part[world] == pytest.approx(alone.parts[name][0]), name
+
+
+def test_faster_engines_need_fewer_machines_as_less_traffic_does() -> None:
+    growing = replaced(BUDGET, growth_per_year=0.5)
+    lowered = bill(GPU, growing, PRICES)
+    one, half = np.ones(1), np.full(1, 0.5)
+    faster = over(lowered, growing, 36, 1.2, Shocks(one, one, one, {}, {"gpu": half}))
+    less = over(lowered, growing, 36, 1.2, Shocks(half, one, one, {}, {}))
+    assert faster.total[0] == pytest.approx(less.total[0])
 
 
 @settings(deadline=None, max_examples=60)
@@ -225,7 +261,13 @@ def test_engines_spread_over_their_boxes_before_the_wall_is_checked() -> None:
     [((), 0), ((600.0, 600.0), 2), ((500.0, 500.0, 500.0), 2), ((700.0, 300.0), 1), ((1100.0,), None)],
 )
 def test_racks_take_boxes_up_to_their_power(boxes_w: tuple[float, ...], racks: int | None) -> None:
-    assert wall.racks_needed(boxes_w, 1000.0) == racks
+    assert racks_needed(boxes_w, [1.0] * len(boxes_w), 1000.0) == racks
+
+
+def test_racks_take_boxes_up_to_their_height() -> None:
+    assert racks_needed([10.0] * 21, [4.0] * 21, math.inf) == 3
+    assert racks_needed([10.0] * 3, [0.0] * 3, math.inf) == 1
+    assert racks_needed([10.0], [43.0], math.inf) is None
 
 
 def test_a_wall_that_more_racks_would_solve_says_so_and_one_box_too_much_for_a_rack_too() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from loadslice.plan.money.bill import bill
-from loadslice.plan.money.years import Array, Costs, Shocks, headroom, over
+from loadslice.plan.money.years import Array, Costs, Shocks, discounts, headroom, over, unpriced
 from loadslice.spec.budget import Budget
 from loadslice.spec.plan import PlannedFleet, YearCost
 from loadslice.spec.prices import Prices
@@ -44,7 +44,8 @@ def costs_by_year(
     found = []
     for span in years or horizons(budget):
         costs = over(lowered, budget, 12 * span, limit)
-        found.append(_year_cost(span, costs, list(lowered.missing)))
+        outgrown = [f"the price of {name}" for name in unpriced(lowered, budget, 12 * span, limit)]
+        found.append(_year_cost(span, costs, list(dict.fromkeys([*lowered.missing, *outgrown]))))
     return found
 
 
@@ -67,19 +68,19 @@ def with_interval(
     return float(low), float(high)
 
 
-def per_1000(total: float | None, years: int, completed_per_s: float | None, growth_per_year: float) -> float | None:
-    """Money for 1000 completed requests over the years, traffic growing.
+def per_1000(total: float | None, years: int, completed_per_s: float | None, budget: Budget) -> float | None:
+    """Money for 1000 completed requests over the years; discounted, where money is (levelised cost).
 
     Args:
         total: Over the years; ``None``: unknown.
         years: Whole years.
         completed_per_s: At today's traffic; ``None``: unknown.
-        growth_per_year: 0.3: by 30 %.
+        budget: How traffic grows, and what later counts.
     """
     if total is None or not completed_per_s:
         return None
-    growth = (1.0 + growth_per_year) ** (np.arange(12 * years) / 12.0)
-    requests = completed_per_s * SECONDS_PER_MONTH * float(growth.sum())
+    growth = (1.0 + budget.growth_per_year) ** (np.arange(12 * years) / 12.0)
+    requests = completed_per_s * SECONDS_PER_MONTH * float((growth * discounts(budget, 12 * years)).sum())
     return 1000.0 * total / requests
 
 

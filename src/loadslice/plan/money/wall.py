@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 from loadslice.plan.money.bill import bill
+from loadslice.plan.racks import racks_needed
 from loadslice.spec.budget import Budget
 from loadslice.spec.plan import Limit, PlannedFleet
 from loadslice.spec.prices import Prices
@@ -20,50 +21,35 @@ class FullLoad:
     box_w: float | None
     """Of the box that draws most."""
     boxes_w: tuple[float, ...]
-    """Of each box, descending; empty: unknown."""
+    """Of each box; empty: unknown."""
+    boxes_units: tuple[float, ...]
+    """Height of each."""
     missing: tuple[str, ...]
 
 
 def full_load(fleet: PlannedFleet, budget: Budget, prices: Prices | None = None) -> FullLoad:
     """Watts of a fleet at full load.
 
-    Engines of one type are dealt out evenly over the boxes of their type: a box holds ``ceil(engines / boxes)``.
+    Engines are dealt out over the boxes of their type, the hungriest first, each to the box that draws least so far.
     """
     lowered = bill(fleet, budget, prices)
     lines = {line.name: line for line in lowered.lines}
     missing = tuple(f"idle_w and active_w of {line.name}" for line in lowered.lines if not line.curve_w)
     if missing:
-        return FullLoad(None, None, (), missing)
+        return FullLoad(None, None, (), (), missing)
     boxes: list[float] = []
+    units: list[float] = []
     for name, box in fleet.boxes.items():
-        own = [0.0] * box.count
-        for engine_name, engine in fleet.engines.items():
-            if engine.box != name or not engine.count or not box.count:
-                continue
-            full_w = lines[engine_name].power_w(1.0)
-            # The boxes that have least so far take the next engine.
-            for _ in range(engine.count):
-                least = min(range(box.count), key=own.__getitem__)
-                own[least] += full_w
-        boxes += [lines[name].power_w(1.0) + part for part in own] if box.count else []
-    return FullLoad(sum(boxes), max(boxes, default=0.0), tuple(sorted(boxes, reverse=True)), ())
-
-
-def racks_needed(boxes_w: tuple[float, ...], per_rack_w: float) -> int | None:
-    """Racks that hold the boxes, first fit of the largest first; ``None``: a box is too much for any.
-
-    First fit decreasing needs at most 11/9 of the fewest plus one (Johnson 1973); with equal boxes it is exact.
-    """
-    racks: list[float] = []
-    for box_w in boxes_w:
-        if box_w > per_rack_w:
-            return None
-        fitting = next((index for index, used in enumerate(racks) if used + box_w <= per_rack_w), None)
-        if fitting is None:
-            racks.append(box_w)
-        else:
-            racks[fitting] += box_w
-    return len(racks)
+        if not box.count:
+            continue
+        own = [lines[name].power_w(1.0)] * box.count
+        inside = [(key, one.count) for key, one in fleet.engines.items() if one.box == name and one.count]
+        for full_w, count in sorted(((lines[key].power_w(1.0), count) for key, count in inside), reverse=True):
+            for _ in range(count):
+                own[min(range(box.count), key=own.__getitem__)] += full_w
+        boxes += own
+        units += [lines[name].rack_units] * box.count
+    return FullLoad(sum(boxes), max(boxes, default=0.0), tuple(boxes), tuple(units), ())
 
 
 def limits(fleet: PlannedFleet, budget: Budget, prices: Prices | None = None) -> list[Limit]:
@@ -84,7 +70,7 @@ def limits(fleet: PlannedFleet, budget: Budget, prices: Prices | None = None) ->
 def _rack_limit(load: FullLoad, per_rack_w: float, racks: int, unknown: str) -> Limit:
     if load.fleet_w is None:
         return Limit(name="per_rack_w", limit=per_rack_w, value=None, met=None, evidence=unknown)
-    needed = racks_needed(load.boxes_w, per_rack_w)
+    needed = racks_needed(load.boxes_w, load.boxes_units, per_rack_w)
     if needed is None:
         return Limit(
             name="per_rack_w",

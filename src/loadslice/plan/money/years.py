@@ -7,12 +7,15 @@ All of it is computed for K worlds at once (`Shocks`); a plain total is K = 1.
   on service times. Units bought stay.
 - Purchase: what is bought beyond what is owned, when it is bought. Residual: straight line from the month of purchase
   to ``residual_share`` after ``depreciation_years`` (German HGB 253 (3), US GAAP ASC 360-10-35: cost less residual
-  value over the useful life). Without ``depreciation_years`` nothing is left at the end of the years looked at.
+  value over the useful life). Without ``depreciation_years`` it is written off to ``residual_share`` over the years
+  looked at, whenever in them it was bought.
 - Power: watts of the curve at the utilisation of that month x hours x tariff. Cooling: the same x (PUE - 1); PUE is
   the site's power over the machines' (ISO/IEC 30134-2).
+- Money of a later month counts less by the budget's discount; what is left of a purchase counts as at the end.
 - A rented unit costs its rent; power, cooling, space and spares are in it, and the power of what stands in it.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -110,12 +113,23 @@ def over(bill: Bill, budget: Budget, months: int, headroom: float, shocks: Shock
     load = shocks.traffic[:, None] * (1.0 + budget.growth_per_year) ** (np.arange(months) / 12.0)
     zero = np.zeros(worlds)
     costs = Costs(zero, zero, zero, zero, zero, zero, zero, zero)
-    slowest = np.max([shocks.time.get(line.name, np.ones(worlds)) for line in bill.lines], axis=0)
+    engines = [line.name for line in bill.lines if not line.cores]
+    slowest = np.max([shocks.time.get(name, np.ones(worlds)) for name in engines], axis=0)
     for line in bill.lines:
         # A box grows with its most strained engine.
         time = slowest if line.cores else shocks.time.get(line.name, np.ones(worlds))
         costs = _add(costs, _of_line(line, budget, load * time[:, None], headroom, shocks))
     return _with_hours(costs, bill, budget, months, load, headroom, shocks)
+
+
+def unpriced(bill: Bill, budget: Budget, months: int, headroom: float) -> list[str]:
+    """Parts without a price of which more must be bought within so many months than are there."""
+    load = (1.0 + budget.growth_per_year) ** (np.arange(months) / 12.0)[None, :]
+    return [
+        line.name
+        for line in bill.lines
+        if not line.rented and math.isnan(line.purchase) and units(line.count, load, headroom)[0, -1] > line.owned
+    ]
 
 
 def units(line_count: int, load: Array, headroom: float) -> Array:
@@ -127,23 +141,25 @@ def units(line_count: int, load: Array, headroom: float) -> Array:
 def _of_line(line: Line, budget: Budget, load: Array, headroom: float, shocks: Shocks) -> Costs:
     """One line's purchase, rent, power, cooling, space and spares."""
     worlds, months = load.shape
+    later = discounts(budget, months)
     count = units(line.count, load, headroom)
     price = shocks.price.get(line.name, np.ones(worlds))
     zero = np.zeros(worlds)
     if line.rented:
-        rent = count.sum(axis=1) * HOURS_PER_MONTH * line.rent_per_hour * price
+        rent = (count * later).sum(axis=1) * HOURS_PER_MONTH * line.rent_per_hour * price
         return Costs(zero, rent, zero, zero, zero, zero, zero, zero)
     bought = np.diff(np.maximum(count - line.owned, 0.0), axis=1, prepend=0.0)
     purchase = _times(bought.sum(axis=1), line.purchase * price)
-    gone = np.sum(bought * _share_gone(budget, months), axis=1)
+    gone = np.sum(bought * share_gone(budget, months), axis=1)
+    present_units = (count * later).sum(axis=1)
     # Work is the same on more units; each then works less.
     share = line.utilisation * load * line.count / count
     watts = np.vectorize(line.power_w, otypes=[float])(share) if len(line.curve_w) > 2 else _linear_w(line, share)
-    kwh = zero if not line.powered else (watts * count).sum(axis=1) * HOURS_PER_MONTH / 1000.0
+    kwh = zero if not line.powered else (watts * count * later).sum(axis=1) * HOURS_PER_MONTH / 1000.0
     tariff = _or_nan(budget.power.tariff_per_kwh) * shocks.tariff
     cooling = _or_nan(budget.power.cooling_factor) - 1.0
-    space = _times(line.rack_units * count.sum(axis=1), _or_nan(budget.money.rack_unit_per_month) * np.ones(worlds))
-    spares = _times(line.spares_share * count.sum(axis=1) / 12.0, line.purchase * price)
+    space = _times(line.rack_units * present_units, _or_nan(budget.money.rack_unit_per_month) * np.ones(worlds))
+    spares = _times(line.spares_share * present_units / 12.0, line.purchase * price)
     return Costs(
         purchase=purchase,
         rent=zero,
@@ -163,14 +179,20 @@ def _linear_w(line: Line, share: Array) -> Array:
     return idle_w + (active_w - idle_w) * np.clip(share, 0.0, 1.0)
 
 
-def _share_gone(budget: Budget, months: int) -> Array:
-    """Share of a purchase that is gone at the end, by the month it was bought in, [months]."""
+def discounts(budget: Budget, months: int) -> Array:
+    """What money of each month counts today, [months]."""
+    later: Array = (1.0 + budget.money.discount_per_year) ** (-np.arange(months) / 12.0)
+    return later
+
+
+def share_gone(budget: Budget, months: int) -> Array:
+    """Share of a purchase that is gone at the end, by the month it was bought in, as it counts today, [months]."""
     kept_months = months - np.arange(months)
     life = budget.money.depreciation_years
-    if life is None:
-        return np.ones(months)
-    lost: Array = np.minimum(kept_months / (12.0 * life), 1.0) * (1.0 - budget.money.residual_share)
-    return lost
+    written_off = np.ones(months) if life is None else np.minimum(kept_months / (12.0 * life), 1.0)
+    left = 1.0 - written_off * (1.0 - budget.money.residual_share)
+    gone: Array = discounts(budget, months) - left * discounts(budget, months + 1)[-1]
+    return gone
 
 
 def _with_hours(
@@ -179,12 +201,13 @@ def _with_hours(
     """Hours of engineers: migration once, retuning with the model, upkeep every month."""
     hour = _or_nan(budget.money.hour_cost) * shocks.hours
     migration, upkeep = costs.migration, costs.upkeep
+    later = discounts(budget, months)
     for kind in bill.care:
-        changes = _or_nan(budget.model.changes_per_year) * months / 12.0
+        changes = _or_nan(budget.model.changes_per_year) / 12.0 * float(later.sum())
         retuning = 0.0 if changes == 0 or kind.retuning_hours == 0 else kind.retuning_hours * changes
         migration = migration + _times(np.full(len(hour), kind.migration_hours + retuning), hour)
-        each = kind.each_hours_per_month * units(kind.count, load, headroom).sum(axis=1)
-        upkeep = upkeep + _times(kind.upkeep_hours_per_month * months + each, hour)
+        each = kind.each_hours_per_month * (units(kind.count, load, headroom) * later).sum(axis=1)
+        upkeep = upkeep + _times(kind.upkeep_hours_per_month * float(later.sum()) + each, hour)
     return replace(costs, migration=migration, upkeep=upkeep)
 
 
