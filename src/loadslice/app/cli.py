@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 import loadslice
+from loadslice.app.output import in_one_line
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import reason
 
@@ -137,7 +138,7 @@ def _refused(text: str) -> int:
 def _tell(text: str) -> None:
     """The one line; where standard error cannot be written either, the exit code alone has to say it."""
     with contextlib.suppress(OSError, ValueError):
-        click.echo(f"loadslice: {text}", err=True)
+        click.echo(in_one_line(f"loadslice: {' '.join(text.splitlines())}"), err=True)
 
 
 def _unread() -> int:

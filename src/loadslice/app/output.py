@@ -16,6 +16,10 @@ T = TypeVar("T")
 SEED_MAX = 2**31 - 1
 
 
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != ord("\t")}
+"""What moves a terminal's cursor, or changes what it shows."""
+
+
 class Finite(click.FloatRange):
     """A number in a range; NaN, which no comparison refuses, and infinity are none."""
 
@@ -55,7 +59,7 @@ def emit(document: Any, *, as_json: bool, text: Callable[[], Iterable[str]]) -> 
         click.echo(encode_json(document), nl=False)
         return
     for line in text():
-        click.echo(line)
+        click.echo(in_one_line(line))
 
 
 @contextmanager
@@ -87,8 +91,14 @@ def keep(document: Any, folder: Path | None, name: str) -> Path | None:
 
 
 def say(text: str) -> None:
-    """Tell the user what is going on, on stderr."""
-    click.echo(text, err=True)
+    """Tell the user what is going on, on stderr; in as many lines as the text has."""
+    for line in text.split("\n"):
+        click.echo(in_one_line(line), err=True)
+
+
+def in_one_line(text: str) -> str:
+    """Text with its control characters spelled out: names come from files, and a file may be anybody's."""
+    return text.translate(_CONTROL)
 
 
 @contextmanager

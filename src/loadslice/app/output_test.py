@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from loadslice.app.output import Finite, check_folder
+from loadslice.app.output import Finite, check_folder, emit, say
 from loadslice.spec.errors import InputError
 
 
@@ -27,6 +27,13 @@ def test_a_folder_is_refused_before_work_is_done_for_it(tmp_path: Path) -> None:
         check_folder(tmp_path / "file")
     check_folder(tmp_path / "new")
     assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_names_out_of_a_file_cannot_move_the_cursor_or_forge_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    emit({}, as_json=False, text=lambda: ["node a\nshipped\x1b[2Jb\x9b", "a\tb é"])
+    assert capsys.readouterr().out == "node a\\x0ashipped\\x1b[2Jb\\x9b\na\tb é\n"
+    say("two\nlines\x07")
+    assert capsys.readouterr().err == "two\nlines\\x07\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
