@@ -138,7 +138,7 @@ def remembered() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         file = StateFile(Path(folder) / "state.sqlite")
         record = rollout_record.Record(state="running", step=1, about="x")
-        rollout_record.write(file, record, "2026-01-01T00:00:00Z", "started", "by order")
+        rollout_record.write(file, record, "2026-01-01T00:00:00Z", "started", "by order").result()
         file.write_usage([Usage("0123456789ab", 1, 2, 1, 3)]).result()
         file.close()
         return (Path(folder) / "state.sqlite").read_bytes()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -402,6 +403,38 @@ def test_where_the_rollout_stands_can_be_scraped(served, tmp_path) -> None:
             assert sum(value for name, value in after.items() if "state=" in name) == 1
             assert after['loadslice_rollout_state{state="aborted"}'] == 1
             assert "loadslice_rollout_dwelt_seconds" not in after
+        await server.stop()
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_written_down_is_not_begun_and_no_step_is_taken(served, tmp_path, monkeypatch) -> None:
+    plan = msgspec.structs.replace(PLAN, automatic=False)
+
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async def run() -> None:
+        server = server_on(served("double_too"), tmp_path / "state.sqlite")
+        await server.start()
+        async with aiohttp.ClientSession(server.url) as client:
+            with monkeypatch.context() as disk:
+                disk.setattr(StateFile, "_write", full)
+                status, answer = await ask(client, "start", {"plan": plan})
+                assert (status, "is full" in answer["error"]) == (409, True)
+            assert server.generation.number == 1
+            _, answer = await ask(client, "")
+            assert answer["state"] == "none"
+            status, _ = await ask(client, "start", {"plan": plan})
+            assert status == 200
+            with monkeypatch.context() as disk:
+                disk.setattr(StateFile, "_write", full)
+                status, _ = await ask(client, "promote", {"force": True})
+                assert status == 409
+            _, answer = await ask(client, "")
+            assert (answer["step"], answer["weight"]) == (1, 0.25)
+            status, answer = await ask(client, "promote", {"force": True})
+            assert (status, answer["step"], answer["weight"]) == (200, 2, 0.5)
         await server.stop()
 
     asyncio.run(run())

@@ -217,8 +217,7 @@ class Generation:
         if self._rollout is None:
             self.shell = Shell(observer=self.metrics, **parts)
         else:
-            observer = self._rollout.observed(self.pipeline, self.metrics)
-            self.shell = self._rollout.shell(observer, self._record, **parts)
+            self.shell = self._rollout.shell(self.pipeline, self.metrics, self._record, **parts)
         self.engines = engines
         engines.start()
         if self._journal is not None:

@@ -7,9 +7,11 @@ when the server starts, and a rollout of another pipeline than the one that serv
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -19,7 +21,7 @@ import msgspec
 from loadslice.policy import columns as c
 from loadslice.serve.generation import Generation, Serving
 from loadslice.serve.rollout_analysis import Finding, Value, findings, judge
-from loadslice.serve.rollout_record import Record, Versions, read, write
+from loadslice.serve.rollout_record import Record, Versions, complain, read, waited, write
 from loadslice.serve.rollout_versions import at_step, fingerprint, has_canary, promoted, without_canary
 from loadslice.serve.rollout_watch import RolloutWatch, ShadowingShell
 from loadslice.serve.shell import Observer, Shell
@@ -82,7 +84,7 @@ class Rollout:
             return self.apply(stable)
         except InputError as error:
             log.error("the rollout that was running is over: %s", error)
-            self._end("aborted", "the candidate could not be served any more")
+            self._close("aborted", "the candidate could not be served any more")
             return stable
 
     def apply(self, stable: Serving) -> Serving:
@@ -114,17 +116,12 @@ class Rollout:
         paired = self._versions.beside(candidate)
         return replace(paired, pipeline=at_step(paired.pipeline, step))
 
-    def observed(self, pipeline: Pipeline, observer: Observer) -> Observer:
-        """Who looks on while a pipeline serves."""
+    def shell(self, pipeline: Pipeline, observer: Observer, record: Callable[[Any], None], **arguments: Any) -> Shell:
+        """What decides for a pipeline; with a canary under way, one that looks on and asks it some requests again."""
         if self.record.state != "running" or not has_canary(pipeline):
-            return observer
-        return RolloutWatch(pipeline, self.record.plan, self.record.evidence, observer)
-
-    def shell(self, observer: Observer, record: Callable[[Any], None], **arguments: Any) -> Shell:
-        """The shell that goes with an observer."""
-        if isinstance(observer, RolloutWatch):
-            return ShadowingShell(observer, self.record.plan, record, **arguments)
-        return Shell(observer=observer, **arguments)
+            return Shell(observer=observer, **arguments)
+        watch = RolloutWatch(pipeline, self.record.plan, self.record.evidence, observer)
+        return ShadowingShell(watch, self.record.plan, record, **arguments)
 
     def begin(self, stable: Serving) -> None:
         """Look at the signals from now on; called once the server is ready, and after every switch.
@@ -134,13 +131,13 @@ class Rollout:
         """
         self.stable = stable
         if self.record.state == "running" and self.record.about != self._about(stable):
-            self._end("aborted", "what is served has changed")
+            self._close("aborted", "what is served has changed")
         self._looked_s = self._monotonic_s()
         if self._timer is None:
             self._arm()
 
     def stop(self) -> None:
-        """Look no more, and write down what there is; blocks."""
+        """Look no more, and have what there is written down."""
         if self._timer is not None:
             self._timer.cancel()
         if self._acting is not None:
@@ -185,12 +182,13 @@ class Rollout:
                 serving = await asyncio.to_thread(self._paired, stable, candidate, 1)
                 if serving.pipeline.rollout.steps[:1] == []:
                     raise InputError("rollout.steps: at least one share is needed.")
+                await waited(self._save("started", candidate or "canaries of the pipeline file"))
                 await self._replace(serving)
             except BaseException:
                 self.record = before
+                self._save("not started", candidate or "canaries of the pipeline file")
                 raise
             self._looked_s = self._monotonic_s()
-            self._save("started", candidate or "canaries of the pipeline file")
 
     def status(self) -> dict[str, Any]:
         """Where it stands; what `loadslice rollout status --json` prints."""
@@ -251,11 +249,11 @@ class Rollout:
                 raise InputError("no rollout runs and none was promoted; there is nothing to go back from.")
             if self.record.candidate is None:
                 await self._replace(replace(self.stable, pipeline=without_canary(self.stable.pipeline)))
-                self._end("rolled_back", "rolled back by order")
+                await self._end("rolled_back", "rolled back by order")
                 return
             assert self._versions is not None
             await asyncio.to_thread(self._versions.revert)
-            self._end("rolled_back", "rolled back by order")
+            await self._end("rolled_back", "rolled back by order")
             await self._replace(None)
 
     def post(self, name: str, stable: float | None, canary: float | None) -> None:
@@ -314,7 +312,11 @@ class Rollout:
             record.step += 1
             record.since, record.dwelt_s = self._now(), 0.0
             record.evidence.next_step()
-            self._save("step", f"{how}: {steps[record.step - 1]:g} of the traffic")
+            try:
+                await waited(self._save("step", f"{how}: {steps[record.step - 1]:g} of the traffic"))
+            except InputError:
+                record.step -= 1
+                raise
             shell = self._current().shell
             assert shell is not None
             shell.rollout(c.PASS)
@@ -326,11 +328,11 @@ class Rollout:
         assert stable is not None
         if record.candidate is None:
             await self._replace(replace(stable, pipeline=promoted(stable.pipeline)))
-            self._end("promoted", how)
+            await self._end("promoted", how)
             return
         assert self._versions is not None
         await asyncio.to_thread(self._versions.adopt, record.candidate)
-        self._end("promoted", how)
+        await self._end("promoted", how)
         try:
             await self._replace(None)
         except InputError:
@@ -345,7 +347,7 @@ class Rollout:
         shell = generation.shell
         assert shell is not None
         shell.rollout(c.FAIL)
-        self._end(state, why)
+        await self._end(state, why)
         log.warning("the canary gets no more traffic: %s", why)
         began_s = self._monotonic_s()
         while int(generation.state.counters[c.C_CANARY_INSIDE]) and self._monotonic_s() - began_s < IDLE_S_MAX:
@@ -355,10 +357,10 @@ class Rollout:
         try:
             await self._replace(replace(stable, pipeline=without_canary(stable.pipeline)))
         except InputError as error:
-            # Both versions stay loaded; the canary gets nothing.
-            log.error("the canary's capacity could not be freed: %s", error)
+            log.error("the canary gets nothing, but its capacity could not be freed: %s", error)
 
-    def _end(self, state: RolloutState, why: str) -> None:
+    def _close(self, state: RolloutState, why: str) -> "Future[None]":
+        """It is over, and that is being written down."""
         record = self.record
         finding = self._judge()
         record.last = findings(record.plan, record.evidence, self._monotonic_s())
@@ -366,20 +368,19 @@ class Rollout:
         record.decision = finding.decision
         if state != "promoted":
             record.step = 0
-        try:
-            self._save(state, why)
-        except InputError as error:
-            # Traffic has moved already, which is what matters; a restart would only judge the same evidence again.
-            log.error("%s", error)
+        return self._save(state, why)
 
-    def _save(self, event: str = "", detail: str = "") -> None:
-        """Write everything down.
+    async def _end(self, state: RolloutState, why: str) -> None:
+        """The same, and wait until that stands written."""
+        with contextlib.suppress(InputError):  # traffic has moved; a restart would only judge the same evidence again
+            await waited(self._close(state, why))
 
-        Raises:
-            InputError: An event could not be written.
-        """
+    def _save(self, event: str = "", detail: str = "") -> "Future[None]":
+        """Have everything written down."""
         self._saved_s = self._monotonic_s()
-        write(self._file, self.record, self._now(), event, detail)
+        written = write(self._file, self.record, self._now(), event, detail)
+        written.add_done_callback(complain)
+        return written
 
     def _now(self) -> str:
         return datetime.fromtimestamp(self._wall_s(), UTC).isoformat(timespec="seconds")

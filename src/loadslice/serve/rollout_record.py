@@ -1,5 +1,6 @@
 """What is remembered of a rollout, and what it needs of a repository."""
 
+import asyncio
 import logging
 import sqlite3
 from concurrent.futures import Future
@@ -86,25 +87,31 @@ def read(file: StateFile) -> Record:
     return record
 
 
-def write(file: StateFile, record: Record, at: str, event: str = "", detail: str = "") -> None:
-    """Write a record down; an event before anything follows from it, which blocks.
+def write(file: StateFile, record: Record, at: str, event: str = "", detail: str = "") -> "Future[None]":
+    """Have a record written down.
 
-    Raises:
-        InputError: An event could not be written.
+    Returns:
+        As `StateFile.write`; what follows from an event waits for it.
     """
     # Windows of times that are not full yet are not worth their size.
     evidence = msgspec.structs.replace(record.evidence, windows={})
     raw = msgspec.json.encode(msgspec.structs.replace(record, evidence=evidence))
-    written = file.write(NAME, raw, at, event, detail)
-    if not event:
-        written.add_done_callback(_complain)
-        return
-    try:
-        written.result()
-    except (sqlite3.Error, OSError) as error:
-        raise InputError(f"--state: cannot be written, {error}.") from error
+    return file.write(NAME, raw, at, event, detail)
 
 
-def _complain(written: "Future[None]") -> None:
+def complain(written: "Future[None]") -> None:
+    """Log that something could not be written which nobody waits for."""
     if (error := written.exception()) is not None:
         log.error("the state file cannot be written: %s", error)
+
+
+async def waited(written: "Future[None]") -> None:
+    """Until it is on the disk; whoever is cancelled here leaves it to be written.
+
+    Raises:
+        InputError: It could not be written.
+    """
+    try:
+        await asyncio.shield(asyncio.wrap_future(written))
+    except (sqlite3.Error, OSError) as error:
+        raise InputError(f"--state: cannot be written, {error}.") from error
