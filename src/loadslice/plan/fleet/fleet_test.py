@@ -141,6 +141,14 @@ def test_what_no_rack_holds_is_not_searched_and_what_it_holds_is_found_though_de
     assert (held_down.proof.cost_per_hour or 0.0) > (free.proof.cost_per_hour or 0.0)
 
 
+def test_a_trace_that_is_short_says_what_it_cannot_tell() -> None:
+    few = set_up(trace(500), specimen.pipeline(), specimen.latency(), specimen.OFFERS, specimen.BUDGET).warnings
+    assert few[0] == "500 requests are too few for a P99: record 1,000 or more."
+    assert few[1].startswith("the trace covers 0.021 minutes; it is taken for every day")
+    day = pl.DataFrame({"arrival_s": np.linspace(0, 86_400, 1500)})
+    assert set_up(day, specimen.pipeline(), specimen.latency(), specimen.OFFERS, specimen.BUDGET).warnings == []
+
+
 def test_what_is_there_needs_no_price_to_be_the_cheapest() -> None:
     boxes = {"server": msgspec.structs.replace(specimen.OFFERS.boxes["server"], price_purchase=None)}
     engines = {"cpu": specimen.OFFERS.engines["cpu"], "gpu": specimen.OFFERS.engines["gpu"]}

@@ -22,6 +22,10 @@ from loadslice.spec.prices import Prices
 POLICIES = (Policy(name="batches as profiled"), Policy(name="one at a time", rows_most=1))
 """Tried in this order until one keeps the promise; more are tried around the fleet that is found."""
 
+BEYOND_LEAST = 10
+"""Requests beyond a percentile, at least: of fewer, another trace of one service shows quite another percentile."""
+DAY_H = 23.0
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -79,10 +83,27 @@ def set_up(
     assert every is not None
     prepared = simulate.prepare(trace, every, table_of(design, one_each, boxes, every), seed=seed)
     asked = demand(prepared, runs, patience_s=max(budget.slo.latency_limits_ms.values()) / 1000)
+    warnings += _thin(prepared.traffic, budget)
     warnings += [line for line in prepared.warnings if "unknown:" not in line]
     return Setting(
         design, prepared.traffic, asked, lower(offers, budget, asked, prices), offers, list(dict.fromkeys(warnings))
     )
+
+
+def _thin(traffic: Traffic, budget: Budget) -> list[str]:
+    """What so little traffic cannot say."""
+    total, span_h = len(traffic.arrival_ns), float(traffic.arrival_ns[-1]) / 3.6e12
+    found = []
+    for name in budget.slo.latency_limits_ms:
+        least = round(BEYOND_LEAST / (1 - int(name[1:]) / 100))
+        if total < least:
+            found.append(f"{total:,} requests are too few for a {name.upper()}: record {least:,} or more.")
+    if span_h < DAY_H:
+        covered = f"{span_h:.2g} hours" if span_h >= 1 else f"{60 * span_h:.2g} minutes"
+        found.append(
+            f"the trace covers {covered}; it is taken for every day of the years: record a week for its tides."
+        )
+    return found
 
 
 def _runs(pipeline: Pipeline, latency: LatencyTable, offers: Offers) -> tuple[tuple[str, ...], ...]:
