@@ -14,6 +14,7 @@ from loadslice.policy import invariants
 from loadslice.serve.access import Access
 from loadslice.serve.administration import Guard
 from loadslice.serve.generation import Serving
+from loadslice.serve.limits import Limits
 from loadslice.serve.server import Server
 from loadslice.spec import journal
 from loadslice.spec.errors import InputError
@@ -108,7 +109,7 @@ def test_what_cannot_be_served_leaves_the_old_serving_and_says_why(
     else:
         bad = msgspec.structs.replace(served, **change)
 
-    def probation(stages) -> None:
+    def probation(stages, _step) -> None:
         (info,) = stages[0].stable.inputs
         if info.name != "x":
             raise InputError(f"its input is '{info.name}'")
@@ -127,6 +128,26 @@ def test_what_cannot_be_served_leaves_the_old_serving_and_says_why(
         await server.stop()
 
     asyncio.run(run())
+
+
+def test_what_hangs_while_it_is_warmed_is_given_up_and_the_old_goes_on_serving(pipeline, folder, infer, gate) -> None:
+    good = pipeline("gated")
+    hangs = msgspec.structs.replace(good, inputs="stages:rows", max_requests=9)
+
+    async def run() -> tuple[int, int]:
+        server = Server(good, folder, port=0, source=lambda: Serving(hangs, folder))
+        await server.start()
+        server._limits = Limits(load_timeout_s=0.3)
+        gate("shut")
+        with pytest.raises(InputError, match="has not come back"):
+            await server.reload()
+        gate("open")
+        async with aiohttp.ClientSession(server.url) as client:
+            status, _ = await infer(client, "gated")
+        await server.stop()
+        return status, server.generation.number
+
+    assert asyncio.run(run()) == (200, 1)
 
 
 def test_a_request_ends_in_the_generation_it_arrived_in(pipeline, folder, infer, gate, until, tmp_path) -> None:
@@ -208,7 +229,7 @@ def test_a_switch_that_is_given_up_while_another_generation_drains_leaves_that_a
 def test_a_server_that_is_stopped_while_it_loads_another_stops(pipeline, folder, until) -> None:
     loading, go_on = threading.Event(), threading.Event()
 
-    def probation(_stages) -> None:
+    def probation(_stages, _step) -> None:
         loading.set()
         assert go_on.wait(20)
 

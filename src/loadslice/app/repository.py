@@ -14,6 +14,7 @@ from loadslice.app import twins
 from loadslice.serve.clock import Clock
 from loadslice.serve.generation import Serving
 from loadslice.serve.golden import DRAWN, Golden, record
+from loadslice.serve.patience import Patience
 from loadslice.serve.stages import LoadedStage, close_stages, load_stages
 from loadslice.serve.warm import FREE_SIDES, warm_models
 from loadslice.spec import pipeline as pipelines
@@ -229,14 +230,18 @@ def check_safetensors(path: Path) -> None:
 
 
 def _golden(copied: Pipeline, folder: Path, tolerance: float, seed: int) -> bytes:
-    served = twins.resolved(copied, folder)
-    stages = load_stages(served, folder, Clock())
-    try:
-        warm_models(served, stages)
-        samples = _samples(served, folder, stages, seed)
-        return record(stages, samples, tolerance)
-    finally:
-        close_stages(stages)
+    served, patience = twins.resolved(copied, folder), Patience()
+
+    def recorded() -> bytes:
+        stages = load_stages(served, folder, Clock(), patience.step)
+        try:
+            warm_models(served, stages, step=patience.step)
+            patience.step("golden inputs")
+            return record(stages, _samples(served, folder, stages, seed), tolerance, patience.step)
+        finally:
+            close_stages(stages)
+
+    return patience.run(recorded)
 
 
 def _samples(served: Pipeline, folder: Path, stages: Sequence[LoadedStage], seed: int) -> list[Sample]:

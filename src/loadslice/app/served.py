@@ -7,6 +7,7 @@ from loadslice.app.output import say
 from loadslice.policy.columns import CANARY
 from loadslice.serve.generation import Serving
 from loadslice.serve.golden import Golden
+from loadslice.serve.patience import Step
 from loadslice.serve.rollout_versions import side_by_side
 from loadslice.serve.stages import LoadedStage
 from loadslice.spec import latency as latencies
@@ -99,10 +100,10 @@ class Source:
             )
             return first == second
 
-        def probation(stages: list[LoadedStage]) -> None:
+        def probation(stages: list[LoadedStage], step: Step) -> None:
             assert stable.probation is not None
-            stable.probation(stages)
-            Golden(candidate.folder / GOLDEN_FILE).probation(stages, CANARY)
+            stable.probation(stages, step)
+            Golden(candidate.folder / GOLDEN_FILE).probation(stages, step, CANARY)
 
         paired = side_by_side(
             pipelines.load(stable.folder / PIPELINE_FILE),

@@ -28,6 +28,7 @@ from loadslice.serve.inline import inline_rows
 from loadslice.serve.limits import Limits
 from loadslice.serve.logs import Witness
 from loadslice.serve.metrics import Metrics
+from loadslice.serve.patience import Patience, Step
 from loadslice.serve.refusals import NS_PER_S
 from loadslice.serve.request import Batch, Request
 from loadslice.serve.residents import open_first
@@ -54,7 +55,7 @@ CUT_OFF_S = 2.0
 """After the drain: how long replies to what was cut off may take, and how long a hung worker is waited for."""
 
 
-Probation = Callable[[list[LoadedStage]], None]
+Probation = Callable[[list[LoadedStage], Step], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,7 @@ class Generation:
         self._witnesses = witnesses
         self._recent = recent
         self._stages: list[LoadedStage] = []
+        self._patience = Patience(limits.load_timeout_s)
         self._inline: dict[int, int] = {}
         self._outputs: list[dict[str, Any]] = []
         self._degraded: DegradedReplies | None = None
@@ -172,25 +174,37 @@ class Generation:
         """
         compile_apart("pipeline", events.decide)
         warm_kernels(self.tables)
-        self._degraded = load_degraded(self.pipeline, self.serving.folder, self._limits)
-        self._stages = load_stages(self.pipeline, self.serving.folder, self._clock)
         try:
-            warm_models(self.pipeline, self._stages)
-            # Faults may be ordered where there are switches, and a fault must not stop the loop.
-            self._inline = inline_rows(self.pipeline, self._stages) if self._switches is None else {}
-            example = run_examples(self.pipeline, self.serving.folder, self._stages)
-            if self.serving.probation is not None:
-                self.serving.probation(self._stages)
-            open_first(self.pipeline, self._stages, self.state)
-            self._outputs = _outputs(self._stages[-1], example)
+            self._patience.run(self._load)
         except BaseException:
             self.unload()
             raise
 
+    def _load(self) -> None:
+        """What may hang: runtimes, and functions of the user's own."""
+        step, folder = self._patience.step, self.serving.folder
+        try:
+            step("degraded replies")
+            self._degraded = load_degraded(self.pipeline, folder, self._limits)
+            self._stages = load_stages(self.pipeline, folder, self._clock, step)
+            warm_models(self.pipeline, self._stages, step=step)
+            # Faults may be ordered where there are switches, and a fault must not stop the loop.
+            self._inline = inline_rows(self.pipeline, self._stages) if self._switches is None else {}
+            example = run_examples(self.pipeline, folder, self._stages, step)
+            if self.serving.probation is not None:
+                self.serving.probation(self._stages, step)
+            open_first(self.pipeline, self._stages, self.state)
+            self._outputs = _outputs(self._stages[-1], example)
+            step("opening")
+        except BaseException:
+            self.unload()  # it may be that nobody waits any more
+            raise
+
     def unload(self) -> None:
-        """Free every model of a generation that was not opened, or has been closed."""
-        close_stages(self._stages)
-        self._stages = []
+        """Free every model of a generation that was not opened or has been closed; what is being loaded is given up."""
+        self._patience.give_up()
+        stages, self._stages = self._stages, []
+        close_stages(stages)
 
     def open(self) -> Service:
         """Start its workers; on the loop, once loaded.

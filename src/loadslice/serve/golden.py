@@ -14,6 +14,7 @@ import numpy as np
 
 from loadslice.backends.base import EngineError
 from loadslice.policy.columns import STABLE
+from loadslice.serve.patience import Step, unwatched
 from loadslice.serve.request import Batch
 from loadslice.serve.runners import opened
 from loadslice.serve.stages import LoadedStage
@@ -72,13 +73,16 @@ def distance(given: dict[str, Tensor], kept: dict[str, Tensor]) -> float:
     return max((relative_distance(_plain(given[name]), _plain(kept[name])) for name in kept), default=0.0)
 
 
-def record(stages: Sequence[LoadedStage], samples: Sequence[Sample], tolerance: float = TOLERANCE) -> bytes:
+def record(
+    stages: Sequence[LoadedStage], samples: Sequence[Sample], tolerance: float = TOLERANCE, step: Step = unwatched
+) -> bytes:
     """Golden answers of a pipeline that is loaded.
 
     Args:
         stages: Loaded.
         samples: At most `SAMPLES_MAX` are taken.
         tolerance: `relative_distance` that will be allowed.
+        step: Told of each sample before it is asked.
 
     Returns:
         The contents of ``golden.npz``.
@@ -98,6 +102,7 @@ def record(stages: Sequence[LoadedStage], samples: Sequence[Sample], tolerance: 
         else:
             arrays |= {f"{number}/in/{name}": _plain(tensor) for name, tensor in sample.tensors.items()}
         for route in range(routes):
+            step(f"golden input '{sample.name}'")
             outputs = answer(stages, sample.work(), route, sample.name)
             arrays |= {f"{number}/out/{route}/{name}": _plain(tensor) for name, tensor in outputs.items()}
     head = _Head(
@@ -140,11 +145,12 @@ class Golden:
             for number, (name, content_type) in enumerate(self._head.samples)
         ]
 
-    def probation(self, stages: list[LoadedStage], version: int = STABLE) -> None:
+    def probation(self, stages: list[LoadedStage], step: Step = unwatched, version: int = STABLE) -> None:
         """Ask a pipeline that is loaded and compare.
 
         Args:
             stages: Loaded.
+            step: Told of each input before it is asked.
             version: Which of its versions is asked, where two are loaded.
 
         Raises:
@@ -154,6 +160,7 @@ class Golden:
             raise InputError(f"{self._path}: recorded over {self._head.routes} routes, there are {_routes(stages)}.")
         for number, sample in enumerate(self.samples()):
             for route in range(self._head.routes):
+                step(f"golden input '{sample.name}'")
                 given = answer(stages, sample.work(), route, sample.name, version)
                 prefix = f"{number}/out/{route}/"
                 kept = {

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from loadslice.serve.patience import STEP_S
+
 MEBIBYTE = 1 << 20
 
 
@@ -25,6 +27,9 @@ class Limits:
     does not read would hold its reply in memory for ever."""
     keepalive_timeout_s: float = 75.0
     """Longest time a connection may take to bring a whole request head, or stay idle."""
+    load_timeout_s: float = STEP_S
+    """Longest time that loading a model, or warming it up on one engine, may take; then what is being loaded is given
+    up."""
     round_trip_timeout_s: float = 2.0
     """Longest time every engine's workers may take to answer before the server is not ready."""
     probe_interval_s: float = 0.5

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from loadslice.backends.base import REMOTE, Session, TensorInfo
+from loadslice.backends.base import REMOTE, EngineError, Session, TensorInfo
 from loadslice.backends.gather import bucket_of
 from loadslice.backends.isolated.host import EngineProcess
 from loadslice.backends.isolated.session import Hosts, IsolatedSession
@@ -14,6 +14,7 @@ from loadslice.backends.python_stage import open_python_stage
 from loadslice.policy.columns import CANARY, STABLE
 from loadslice.policy.tables import versions
 from loadslice.serve.clock import Clock
+from loadslice.serve.patience import Step
 from loadslice.serve.runners import ModelRunner, PythonRunner, Runner
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolve_model
@@ -59,13 +60,14 @@ class LoadedStage:
         return bucket_of(self.stage, work, self.at(version).inputs) if self.stage.buckets else 0
 
 
-def load_stages(pipeline: Pipeline, folder: Path, clock: Clock) -> list[LoadedStage]:
+def load_stages(pipeline: Pipeline, folder: Path, clock: Clock, step: Step | None = None) -> list[LoadedStage]:
     """Load every stage, in every version, on each of its engines.
 
     Args:
         pipeline: Checked.
         folder: Where the pipeline file stands; models and Python stages are found from there.
         clock: Stamps copy and compute times.
+        step: Told of each model before it is loaded.
 
     Raises:
         InputError: A model or a function cannot be loaded, a stage names only a variant, the two versions of a stage
@@ -73,7 +75,7 @@ def load_stages(pipeline: Pipeline, folder: Path, clock: Clock) -> list[LoadedSt
     """
     check_memory(pipeline)
     loaded: list[LoadedStage] = []
-    hosts = Hosts()
+    hosts = Hosts(step)
     try:
         for index, stage in enumerate(pipeline.stages):
             log.info("loading stage '%s': %s on %s", stage.name, _what(stage), ", ".join(stage.engine_names))
@@ -220,7 +222,10 @@ def _load_version(
         for name, index in indices.items():
             engine = pipeline.engines[name]
             where = there if engine.backend in REMOTE else model
-            runner = ModelRunner(stage, name, engine, partial(hosts.load, name, engine, where), clock, first=first)
+            try:
+                runner = ModelRunner(stage, name, engine, partial(hosts.load, name, engine, where), clock, first=first)
+            except EngineError as error:
+                raise InputError(f"stage '{stage.name}': cannot be loaded, {error}") from error
             if session is not None:
                 _check_alike(stage, name, runner.session, session)
             runners[index] = runner

@@ -8,6 +8,7 @@ import numpy as np
 
 from loadslice.backends.base import EngineError, TensorInfo
 from loadslice.policy.columns import CANARY
+from loadslice.serve.patience import Step, unwatched
 from loadslice.serve.request import Batch
 from loadslice.serve.runners import ModelRunner, opened
 from loadslice.serve.stages import LoadedStage
@@ -25,7 +26,9 @@ EXAMPLES_MAX = 64
 """Of the pipeline's own examples; they are few and stand for its traffic."""
 
 
-def warm_models(pipeline: Pipeline, stages: Sequence[LoadedStage], only: int | None = None) -> None:
+def warm_models(
+    pipeline: Pipeline, stages: Sequence[LoadedStage], only: int | None = None, step: Step = unwatched
+) -> None:
     """Run every version of every model on every engine slot at every bucket.
 
     With one row and with a full batch, or with each count of rows that batches are padded to.
@@ -34,6 +37,7 @@ def warm_models(pipeline: Pipeline, stages: Sequence[LoadedStage], only: int | N
         pipeline: Checked.
         stages: Loaded.
         only: This engine, and of its models those that are loaded now; ``None``: all.
+        step: Told of each slot before it is warmed.
 
     Raises:
         InputError: A model does not run at a shape that the pipeline promises.
@@ -49,14 +53,16 @@ def warm_models(pipeline: Pipeline, stages: Sequence[LoadedStage], only: int | N
                     log.info("warming up stage '%s' on %s", loaded.stage.name, name)
                 with opened(runner):
                     for slot in range(engine.max_inflight):
-                        _warm_slot(loaded.stage, name, runner, slot)
+                        _warm_slot(loaded.stage, name, runner, slot, step)
 
 
-def _warm_slot(stage: Stage, engine_name: str, runner: ModelRunner, slot: int) -> None:
+def _warm_slot(stage: Stage, engine_name: str, runner: ModelRunner, slot: int, step: Step) -> None:
+    what = f"stage '{stage.name}' on engine '{engine_name}': warming up"
     inputs = runner.session.inputs
     for bucket in _shapes(stage, runner):
         for rows in _row_counts(stage, engine_name):
             feeds = _zeros(inputs, rows, bucket, FREE_SIDES[0])
+            step(what)
             try:
                 runner.session.run(feeds, slot)
             except (EngineError, StageInputError) as error:
@@ -67,6 +73,7 @@ def _warm_slot(stage: Stage, engine_name: str, runner: ModelRunner, slot: int) -
             if runner.probe_feeds is None:
                 runner.probe_feeds = feeds
     if not stage.buckets:
+        step(what)
         runner.probe_feeds = _warm_free(stage, engine_name, runner, slot)
 
 
@@ -124,7 +131,9 @@ def _zeros(inputs: Sequence[TensorInfo], rows: int, bucket: list[int] | None, fr
     return feeds
 
 
-def run_examples(pipeline: Pipeline, folder: Path, stages: Sequence[LoadedStage]) -> Work | None:
+def run_examples(
+    pipeline: Pipeline, folder: Path, stages: Sequence[LoadedStage], step: Step = unwatched
+) -> Work | None:
     """Run the pipeline's own examples through all stages in every version, each new shape on every slot of each engine.
 
     A runtime prepares a shape when it first meets it: OpenVINO took up to twice as long over one it had not seen in
@@ -134,6 +143,7 @@ def run_examples(pipeline: Pipeline, folder: Path, stages: Sequence[LoadedStage]
         pipeline: Checked.
         folder: Where its file stands.
         stages: Loaded.
+        step: Told of each stage before it runs an example.
 
     Returns:
         What the last stage gave for the first example, in the stable version; ``None`` where the pipeline names no
@@ -148,6 +158,7 @@ def run_examples(pipeline: Pipeline, folder: Path, stages: Sequence[LoadedStage]
     seen: set[tuple[int, int, int, int]] = set()
     answer = None
     versions = range(max((len(loaded.versions) for loaded in stages), default=1))
+    step(f"inputs '{pipeline.inputs}'")
     samples = call_function(pipeline.inputs, folder)
     if not isinstance(samples, list):
         raise InputError(f"inputs '{pipeline.inputs}': gives {type(samples).__name__}, not a list of samples.")
@@ -158,6 +169,7 @@ def run_examples(pipeline: Pipeline, folder: Path, stages: Sequence[LoadedStage]
             work = sample.work()
             try:
                 for index, loaded in enumerate(stages):
+                    step(f"stage '{loaded.stage.name}' on the pipeline's example '{sample.name}'")
                     work = _run_on_all(loaded, index, version, work, slots, seen)
             except (StageError, EngineError) as error:
                 canary = ".canary" if version == CANARY and len(loaded.versions) > 1 else ""

@@ -1,5 +1,6 @@
 """`loadslice model`: versions of a model in a repository."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,18 +175,24 @@ def _fault(model: Model, version: str, *, allow_code: bool) -> str | None:
     """Why a version may not serve; ``None``: it may."""
     from loadslice.app.repository import serving
     from loadslice.serve.clock import Clock
+    from loadslice.serve.generation import Serving
+    from loadslice.serve.patience import Patience
     from loadslice.serve.stages import close_stages, load_stages
     from loadslice.serve.warm import warm_models
 
-    try:
-        ready = serving(model, version, allow_code=allow_code)
-        stages = load_stages(ready.pipeline, ready.folder, Clock())
+    patience = Patience()
+
+    def ask(ready: Serving) -> None:
+        stages = load_stages(ready.pipeline, ready.folder, Clock(), patience.step)
         try:
-            warm_models(ready.pipeline, stages)
+            warm_models(ready.pipeline, stages, step=patience.step)
             assert ready.probation is not None
-            ready.probation(stages)
+            ready.probation(stages, patience.step)
         finally:
             close_stages(stages)
+
+    try:
+        patience.run(partial(ask, serving(model, version, allow_code=allow_code)))
     except InputError as error:
         return str(error)
     return None

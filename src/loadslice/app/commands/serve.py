@@ -232,7 +232,7 @@ async def _serve(server: Server, serving: Serving, ready_file: Path | None, *, a
             hurried.set()
             server.hurry()
         else:
-            os._exit(INTERRUPTED)  # while models load there is nothing to lose, and no thread can be told to stop
+            os._exit(INTERRUPTED)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask_to_stop)
@@ -249,11 +249,11 @@ async def _serve(server: Server, serving: Serving, ready_file: Path | None, *, a
     stopping = asyncio.ensure_future(asked_to_stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
-        say("stopping: as soon as what is being loaded is there; a second signal ends it now")
+        say("stopping: what is being loaded is given up")
         starting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await starting
-        return
+        os._exit(0)  # a thread may be inside a runtime that loads, and would meet it being taken down
     await starting
     if ready_file is not None:
         write_bytes(ready_file, server.url.encode())

@@ -1,6 +1,6 @@
 """Models in engine processes, as sessions like any other; and who runs where."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -101,9 +101,14 @@ class IsolatedSession:
 
 
 class Hosts:
-    """Loads models where their engines run: here, or in one process for each engine that has its own."""
+    """Loads models where their engines run: here, or in one process for each engine that has its own.
 
-    def __init__(self) -> None:
+    Args:
+        tell: Told of each model before it is loaded; that may take for ever.
+    """
+
+    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
+        self._tell = tell
         self.processes: dict[str, EngineProcess] = {}
         """By engine."""
 
@@ -113,6 +118,8 @@ class Hosts:
         Raises:
             InputError: As `loadslice.backends.base.Backend.load`, or the engine's backend cannot run there.
         """
+        if self._tell is not None:
+            self._tell(f"engine '{name}': loading {model.name}")
         try:
             where = isolation(engine)
         except InputError as error:
