@@ -199,3 +199,9 @@ def test_a_trace_of_other_inputs_is_refused(folder: Path, capsys: pytest.Capture
     pl.DataFrame({"arrival_s": [0.0, 1.0], "input": ["x", "y"]}).write_parquet(folder / "t.parquet")
     assert run(ARGUMENTS) == 2
     assert "none of its inputs is an example" in capsys.readouterr().err
+
+
+def test_a_score_that_finds_nothing_right_is_no_floor(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "mine.py").write_text(STAGES.replace("SCORE", "1, 1"))
+    assert run(ARGUMENTS) == 2
+    assert "finds no character right in the untuned service's answers to 2 inputs" in capsys.readouterr().err

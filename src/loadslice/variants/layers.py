@@ -28,8 +28,9 @@ from loadslice.variants.recorded import Feeds
 Open = Callable[[Path], Session]
 """Loads an artefact of ONNX Runtime."""
 
-TRIED_MIN, TRIED_SHARE = 12, 0.5
-"""Layers tried one by one: so many of the proxy's order, and at least so many."""
+TRIED_MIN, TRIED_SHARE, TRIED_MAX = 12, 0.5, 48
+"""Layers tried one by one: such a share of the proxy's order, at least and at most so many. A decoder has hundreds, and
+each try builds and runs the model anew."""
 
 WORST = 4
 """Of the layers tried, those whose like are tried after them."""
@@ -51,10 +52,11 @@ def rank(
     """
     proxy = _proxies(prepared, quantised, feeds[:PROXY_INPUTS])
     ordered = sorted(prepared.heavy, key=lambda name: proxy.get(name, SQNR_DB_EQUAL))
-    tried = ordered[: max(TRIED_MIN, round(TRIED_SHARE * len(ordered)))]
+    tried = ordered[: min(TRIED_MAX, max(TRIED_MIN, round(TRIED_SHARE * len(ordered))))]
     alone = _one_only(prepared, tried, ranges, feeds, open_session)
     like = _alike(prepared, sorted(alone, key=lambda name: alone[name])[:WORST])
-    alone |= _one_only(prepared, [name for name in like if name not in alone], ranges, feeds, open_session)
+    left = [name for name in ordered if name in like and name not in alone]
+    alone |= _one_only(prepared, left[:TRIED_MAX], ranges, feeds, open_session)
     found = [
         LayerSensitivity(
             layer=name,

@@ -129,13 +129,16 @@ class Judge:
             return cosine(source, given)
         if self.name == "sqnr_db":
             return min(sqnr_db(source, given), SQNR_DB_EQUAL)
-        found = _first(given).argmax(axis=-1)
+        answer = _first(given)
+        found = answer.argmax(axis=-1)
         wanted = _first(source).argmax(axis=-1) if label is None else np.asarray(label)
         if wanted.size != found.size:
             raise InputError(
                 f"metric top1: label {str(label)[:40]} has {wanted.size} values where the model's first output has "
                 f"{found.size} answers. Give one class number per row, or a function with --metric."
             )
+        if answer.dtype.kind == "f" and not np.isfinite(answer).all():
+            return 0.0  # the largest of numbers that are none is no answer
         return float((found.ravel() == wanted.ravel()).mean())
 
 
@@ -149,38 +152,53 @@ def default_floor(judge: Judge, source: float) -> Floor:
 
 
 def sqnr_db(source: Outputs, given: Outputs) -> float:
-    """Signal-to-noise ratio of the worst floating-point output: 10 log10(sum s^2 / sum (s - g)^2).
+    """Signal-to-noise ratio of the worst output: 10 log10(sum s^2 / sum (s - g)^2).
+
+    Of whole numbers, which have no near and far, signal is their number and noise how many of them differ.
 
     Returns:
         dB; `SQNR_DB_EQUAL` at most; minus infinity never: a NaN or a wrong shape counts as -100.
     """
     worst = SQNR_DB_EQUAL
     for name, wanted in source.items():
-        if wanted.dtype.kind != "f" or not wanted.size:
+        if not wanted.size:
             continue
         found = given.get(name)
-        if found is None or found.shape != wanted.shape or not np.isfinite(found).all():
+        if found is None or found.shape != wanted.shape or not _is_finite(found):
             return -100.0
-        signal = float(np.square(wanted, dtype=np.float64).sum())
-        noise = float(np.square(wanted.astype(np.float64) - found).sum())
+        if wanted.dtype.kind == "f":
+            signal = float(np.square(wanted, dtype=np.float64).sum())
+            noise = float(np.square(wanted.astype(np.float64) - found).sum())
+        else:
+            signal, noise = float(wanted.size), float((wanted != found).sum())
         if noise > 0:
             worst = min(worst, 10 * math.log10(signal / noise) if signal > 0 else -100.0)
     return max(worst, -100.0)
 
 
 def cosine(source: Outputs, given: Outputs) -> float:
-    """Cosine between the floating-point outputs, each flattened; the worst output counts. NaN counts as -1."""
+    """Cosine between outputs, each flattened; the worst output counts. NaN counts as -1.
+
+    Of whole numbers (classes, places) and texts it is the share of those that are equal.
+    """
     worst = 1.0
     for name, wanted in source.items():
-        if wanted.dtype.kind != "f" or not wanted.size:
+        if not wanted.size:
             continue
         found = given.get(name)
-        if found is None or found.shape != wanted.shape or not np.isfinite(found).all():
+        if found is None or found.shape != wanted.shape or not _is_finite(found):
             return -1.0
+        if wanted.dtype.kind != "f":
+            worst = min(worst, float((wanted == found).mean()))
+            continue
         left, right = wanted.astype(np.float64).ravel(), found.astype(np.float64).ravel()
         norms = float(np.linalg.norm(left) * np.linalg.norm(right))
         worst = min(worst, float(left @ right) / norms if norms > 0 else float(not (left - right).any()))
     return worst
+
+
+def _is_finite(values: Tensor) -> bool:
+    return values.dtype.kind != "f" or bool(np.isfinite(values).all())
 
 
 def differences(source: Sequence[Outputs], given: Sequence[Outputs], recorded: Recorded) -> list[Difference]:

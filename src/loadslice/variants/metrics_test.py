@@ -25,6 +25,23 @@ def test_what_is_equal_not_finite_or_of_another_shape_has_its_own_figure() -> No
     assert metrics.cosine(source, {"y": np.array([np.inf, 4.0])}) == -1.0
 
 
+def test_whole_numbers_and_texts_count_by_how_many_are_equal() -> None:
+    """A model that answers with classes is not equal to its source for having no floating-point output."""
+    source = {"label": np.array([3, 1, 4, 1])}
+    assert metrics.cosine(source, source) == 1.0
+    assert metrics.cosine(source, {"label": np.array([3, 1, 4, 5])}) == 0.75
+    assert metrics.sqnr_db(source, source) == metrics.SQNR_DB_EQUAL
+    assert metrics.sqnr_db(source, {"label": np.array([9, 9, 9, 9])}) == 0.0
+    texts = {"text": np.array(["a", "b"], object)}
+    assert metrics.cosine(texts, {"text": np.array(["a", "c"], object)}) == 0.5
+
+
+def test_the_largest_of_numbers_that_are_none_is_no_answer() -> None:
+    source, given = [{"y": np.array([[0.9, 0.1]])}], [{"y": np.array([[np.nan, np.nan]])}]
+    assert Judge("top1", source, recorded(1)).mark(given) == 0.0
+    assert Judge("top1", source, recorded(1, labels=[0])).mark(given) == 0.0
+
+
 def test_the_worst_output_counts() -> None:
     source = {"a": np.array([1.0, 0.0]), "b": np.array([1.0, 0.0])}
     assert metrics.cosine(source, {"a": np.array([1.0, 0.0]), "b": np.array([0.0, 1.0])}) == pytest.approx(0.0)

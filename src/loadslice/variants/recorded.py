@@ -216,16 +216,32 @@ def _labels(folder: Path, paths: Sequence[Path]) -> list[Any] | None:
 
 
 def _refuse_constant(feeds: Sequence[Feeds], inputs: Sequence[TensorInfo], place: str) -> None:
-    """Refuse inputs that never change: every range taken from them would be a point."""
-    varying = False
+    """Refuse inputs that never change: every range taken from them would be a point.
+
+    A small one beside a larger one that varies may: a scale, a threshold.
+    """
+    constant = {
+        info.name: bool(all((one[info.name] == _first_value(feeds, info.name)).all() for one in feeds))
+        for info in inputs
+    }
+    varying = max(
+        (_elements_at_most(feeds, name) for name, is_constant in constant.items() if not is_constant), default=0
+    )
     for info in inputs:
-        values = [one[info.name] for one in feeds]
-        first = values[0].flat[0]
-        constant = all(bool((value == first).all()) for value in values)
-        if constant and info.dtype.kind == "f":
+        if constant[info.name] and info.dtype.kind == "f" and _elements_at_most(feeds, info.name) >= varying:
             raise InputError(
-                f"{place}: input '{info.name}' is {first} everywhere in all {len(feeds)} files. Give recorded inputs."
+                f"{place}: input '{info.name}' is {_first_value(feeds, info.name)} everywhere in all {len(feeds)} "
+                "files. Give recorded inputs."
             )
-        varying = varying or not constant
     if not varying:
         raise InputError(f"{place}: every input is the same constant in all {len(feeds)} files. Give recorded inputs.")
+
+
+def _first_value(feeds: Sequence[Feeds], name: str) -> Any:
+    """The first value of an input."""
+    return feeds[0][name].flat[0]
+
+
+def _elements_at_most(feeds: Sequence[Feeds], name: str) -> int:
+    """Elements of an input in its largest file."""
+    return max(one[name].size for one in feeds)

@@ -56,6 +56,18 @@ def test_one_constant_in_every_file_is_refused(tmp_path: Path) -> None:
         of_folder(tmp_path, INFOS)
 
 
+def test_a_small_constant_beside_a_larger_input_that_varies_is_kept(folder: Path) -> None:
+    """Detectors are given the scale of the picture, which may be 1 in every request."""
+    infos = [*INFOS, TensorInfo("scale", np.dtype(np.float32), (None, 2))]
+    for index in range(8):
+        np.savez(folder / f"in{index}.npz", x=np.full((1, 3), index, np.float32), scale=np.ones((1, 2), np.float32))
+    assert len(of_folder(folder, infos)) == 8
+    for index in range(8):
+        np.savez(folder / f"in{index}.npz", x=np.ones((1, 3), np.float32), scale=np.full((1, 2), index, np.float32))
+    with pytest.raises(InputError, match=r"'x' is 1\.0 everywhere in all 8 files"):
+        of_folder(folder, infos)
+
+
 def test_a_folder_without_inputs_or_with_a_damaged_one_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read, no such file"):
         of_folder(folder / "absent", INFOS)

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
-from loadslice.backends.base import EngineError, Session, open_backend
+from loadslice.backends.base import EngineError
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import encode_json, sha256_file, write_bytes
-from loadslice.spec.pipeline import Engine
 from loadslice.spec.variant import (
     Buckets,
     Calibration,
@@ -34,13 +32,11 @@ from loadslice.variants import accelerators, buckets, cpu, environment, int4, tu
 from loadslice.variants import timing as times
 from loadslice.variants.bench import UNTUNED, Artefact, Failure, Proof, Workbench, first_line
 from loadslice.variants.conclusion import conclude
-from loadslice.variants.exam import Exam
 from loadslice.variants.keep import Keeper
+from loadslice.variants.laid_out import lay_out
 from loadslice.variants.layers import recovered_share
-from loadslice.variants.metrics import LABELLED_LOSS_MAX, Judge, Outputs, parse_floor
 from loadslice.variants.order import Order
-from loadslice.variants.prepare import check_memory, prepare
-from loadslice.variants.recorded import APART_MIN, Feeds, Recorded, split
+from loadslice.variants.prepare import check_memory
 
 SCHEMA = "squeeze/1"
 
@@ -67,7 +63,7 @@ def squeeze(order: Order, tell: Callable[[str], None]) -> Squeeze:
     """
     check_memory(order.source)
     with tempfile.TemporaryDirectory(prefix="loadslice-squeeze-") as folder:
-        bench = _workbench(order, Path(folder), tell)
+        bench = lay_out(order, Path(folder), tell)
         proofs: list[Proof] = []
         artefacts, calibration, precision = _artefacts(bench, order.targets)
         for artefact in artefacts:
@@ -77,76 +73,6 @@ def squeeze(order: Order, tell: Callable[[str], None]) -> Squeeze:
                 if proof is not None:
                     proofs.append(proof)
         return _finish(bench, order, _real(bench, proofs), calibration, precision)
-
-
-def _workbench(order: Order, folder: Path, tell: Callable[[str], None]) -> Workbench:
-    parts = split(order.recorded, order.seed)
-    name = order.score[0] if order.score else "top1" if order.recorded.labels is not None else "cosine"
-    floor = parse_floor(order.floor) if order.floor else None
-    if floor is not None:
-        if order.score and floor.metric != order.score[0]:
-            raise InputError(f"--floor {order.floor}: the metric given with --metric is called '{order.score[0]}'.")
-        name = floor.metric
-    score = order.score[1] if order.score else None
-    # The name is checked before anything is built.
-    Judge(name, [], Recorded([], [], np.ones(1), None), score)
-    chosen_by = parts.pool if parts.choice is None else parts.choice
-    tell(f"running the source on {len(chosen_by)} inputs to choose by and {len(parts.judged)} that judge")
-    session = open_backend("onnxruntime").load(order.source, Engine(backend="onnxruntime", threads=0))
-    try:
-        choosing, judging = (
-            Exam(name, inputs, _answers(session, inputs), floor, score) for inputs in (chosen_by, parts.judged)
-        )
-    finally:
-        session.close()
-    notes = _doubts(choosing, judging, apart=parts.choice is not None)
-    prepared = prepare(order.source, folder / "source.onnx")
-    notes += prepared.notes
-    lock = environment.lock()
-    offer = environment.cpu_offer(lock)
-    if offer.int8 is None:
-        notes.append("this processor lists no instructions for 8-bit products: INT8 may be slower than fp32.")
-    if (offer.numa_nodes or 1) > 1:
-        notes.append(
-            f"{offer.numa_nodes} memory nodes: run under `numactl --cpunodebind=0 --membind=0` for one of them."
-        )
-    return Workbench(
-        source=order.source, prepared=prepared, folder=folder, pool=parts.pool, choosing=choosing, judging=judging,
-        cpu=offer, tell=tell, notes=notes,
-    )  # fmt: skip
-
-
-def _doubts(choosing: Exam, judging: Exam, *, apart: bool) -> list[str]:
-    """What the inputs are too few for, in words."""
-    notes = []
-    if judging.source_mark < judging.floor.least:
-        notes.append(
-            f"the source model itself has {judging.floor.metric} {judging.source_mark:.4g}, below the floor "
-            f"{judging.floor}: no variant can pass."
-        )
-    if not apart:
-        notes.append(
-            f"{len(choosing) + len(judging)} inputs are too few to choose by a part of their own: candidates were "
-            f"chosen by the {len(choosing)} that were calibrated on, which flatter them. Give {APART_MIN} or more."
-        )
-    if judging.judge.name not in {"cosine", "sqnr_db"} and 1 / len(judging) > LABELLED_LOSS_MAX:
-        notes.append(
-            f"judged by {len(judging)} inputs: one of them can be {100 / len(judging):.1f} points of "
-            f"{judging.judge.name}, more than the half a point that a variant may lose. Give more inputs before you "
-            "trust a close pass."
-        )
-    return notes
-
-
-def _answers(session: Session, inputs: Recorded) -> list[Outputs]:
-    return [_answer(session, name, feeds) for name, feeds in zip(inputs.names, inputs.feeds, strict=True)]
-
-
-def _answer(session: Session, name: str, feeds: Feeds) -> Outputs:
-    try:
-        return session.run(feeds)
-    except EngineError as error:
-        raise InputError(f"input '{name}': the source model cannot run it: {error}") from error
 
 
 def _artefacts(

@@ -187,6 +187,17 @@ def test_a_metric_of_the_users_own_decides(tmp_path: Path) -> None:
     assert all(one.metric.variant == 1.0 for one in result.variants)
 
 
+def test_labels_that_the_source_never_agrees_with_are_refused(tmp_path: Path) -> None:
+    model = specimen.write_model(tmp_path / "small.onnx")
+    session = open_backend("onnxruntime").load(model, Engine(backend="onnxruntime"))
+    found = recorded.of_folder(specimen.write_inputs(tmp_path / "inputs", 20), session.inputs)
+    found = recorded.Recorded(found.names, found.feeds, found.counts, ["cat"] * 20)
+    with pytest.raises(
+        InputError, match=r"the source model agrees with none of 5 labels \(label 'cat' where it answers \["
+    ):
+        squeeze(Order(model, found, ["cpu-fp32"], tmp_path / "out"), lambda text: None)
+
+
 def test_a_floor_for_another_metric_than_the_one_given_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the metric given with --metric is called 'mine'"):
         run(tmp_path, ["cpu-fp32"], floor="cosine>=0.9", score=lambda outputs, source: 1.0)
