@@ -144,7 +144,7 @@ def test_what_no_rack_holds_is_not_searched_and_what_it_holds_is_found_though_de
 def test_a_trace_that_is_short_says_what_it_cannot_tell() -> None:
     few = set_up(trace(500), specimen.pipeline(), specimen.latency(), specimen.OFFERS, specimen.BUDGET).warnings
     assert few[0] == "500 requests are too few for a P99: record 1,000 or more."
-    assert few[1].startswith("the trace covers 0.021 minutes; it is taken for every day")
+    assert few[1].startswith("the trace covers 0.022 minutes; it is taken for every day")
     day = pl.DataFrame({"arrival_s": np.linspace(0, 86_400, 1500)})
     assert set_up(day, specimen.pipeline(), specimen.latency(), specimen.OFFERS, specimen.BUDGET).warnings == []
 
