@@ -29,6 +29,9 @@ class Judge:
         samples: The inputs.
         source: The untuned service's answers.
         scorer: ``None``: answers are compared with the source's by cosine.
+
+    Raises:
+        InputError: The scorer finds nothing right in the source's answers.
     """
 
     def __init__(self, samples: Sequence[Sample], source: list[Work], scorer: Scorer | None) -> None:
@@ -36,6 +39,12 @@ class Judge:
         self.name = "cosine" if scorer is None else "characters"
         self._source, self._scorer = source, scorer
         self.source_mark = self.of(source)
+        if scorer is not None and self.source_mark <= 0.0:
+            # Half a point below nothing is a floor for anything.
+            raise InputError(
+                f"the inputs module's `score` finds no character right in the untuned service's answers to "
+                f"{len(samples)} inputs. Check `score` and the truths of its samples."
+            )
         self.floor = COSINE_MIN if scorer is None else self.source_mark - LABELLED_LOSS_MAX
         """The least that a squeezed service must reach on these inputs."""
 
