@@ -80,7 +80,7 @@ def filling(fleet: PlannedFleet, load: Load, offline: Offline | None = None) -> 
     seconds = [bucket.seconds for bucket in load.buckets]
     covered_s = sum(seconds)
     per_day = sum(rate * span for rate, span in zip(spare, seconds, strict=True)) * 86_400 / covered_s
-    held = f"the trace covers {covered_s / SECONDS_PER_HOUR:.3g} h; engines are filled to {FILL_MAX:.0%}"
+    held = f"the trace covers {load.span_s / SECONDS_PER_HOUR:.3g} h; engines are filled to {FILL_MAX:.0%}"
     if offline is None:
         return Filling(free, per_day, None, None, held)
     within = _in_window(spare, seconds, offline.window_minutes * 60.0)

@@ -146,7 +146,8 @@ def test_a_trace_that_is_short_says_what_it_cannot_tell() -> None:
     assert few[0] == "500 requests are too few for a P99: record 1,000 or more."
     assert few[1].startswith("the trace covers 0.022 minutes; it is taken for every day")
     day = pl.DataFrame({"arrival_s": np.linspace(0, 86_400, 1500)})
-    assert set_up(day, specimen.pipeline(), specimen.latency(), specimen.OFFERS, specimen.BUDGET).warnings == []
+    long = set_up(day, specimen.pipeline(), specimen.latency(), specimen.OFFERS, specimen.BUDGET).warnings
+    assert not [line for line in long if "too few" in line or "the trace covers" in line]
 
 
 def test_what_is_there_needs_no_price_to_be_the_cheapest() -> None:
