@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 import loadslice
+from loadslice.app.ending import INTERRUPTED, TERMINATED, TerminatedError, ended_at_last, ended_in_order
 from loadslice.app.output import in_one_line
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import reason
@@ -76,7 +77,7 @@ def root() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; exit 0 done, 2 bad input, 3 negative verdict, 130 interrupted."""
+    """Run the command line; exit 0 done, 2 bad input, 3 negative verdict, 130 interrupted, 143 terminated."""
     sys.exit(run(arguments))
 
 
@@ -89,6 +90,11 @@ def _in_one_line(error: click.ClickException) -> str:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    with ended_in_order(), ended_at_last():
+        return _run(arguments)
+
+
+def _run(arguments: list[str] | None) -> int:
     stdout = sys.stdout
     try:
         _refuse_no_text(sys.argv[1:] if arguments is None else arguments)
@@ -103,9 +109,11 @@ def run(arguments: list[str] | None = None) -> int:
         return 2
     except click.ClickException as error:
         return _refused(_in_one_line(error))
-    except (KeyboardInterrupt, click.Abort):
-        _tell("interrupted")
-        return 130
+    except (KeyboardInterrupt, click.Abort) as error:
+        # click makes one of the other.
+        terminated = isinstance(error, TerminatedError) or isinstance(error.__cause__, TerminatedError)
+        _tell("terminated" if terminated else "interrupted")
+        return TERMINATED if terminated else INTERRUPTED
     except BrokenPipeError:
         return _unread()
     except SystemExit:
@@ -151,7 +159,7 @@ def _is_of_stdout(error: OSError) -> bool:
     """Whether it is standard output that cannot be written: only `click.echo`, and `run` at its end, write to it."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     writer = Path(last.filename)
-    return error.filename is None and (writer.parent.name == "click" or (writer.name, last.name) == ("cli.py", "run"))
+    return error.filename is None and (writer.parent.name == "click" or (writer.name, last.name) == ("cli.py", "_run"))
 
 
 def _place(error: OSError) -> str:

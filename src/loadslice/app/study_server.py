@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -10,10 +9,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import psutil
 
+from loadslice.app.ending import ended_in_order
 from loadslice.spec.files import write_bytes
 
 READY_S_MAX = 180.0
@@ -105,33 +104,6 @@ def serving(
         finally:
             _stop(process)
             ready.unlink(missing_ok=True)
-
-
-_in_order = 0
-"""Blocks of `ended_in_order` that are open. They may end in any order: the last of them gives SIGTERM back."""
-
-
-@contextlib.contextmanager
-def ended_in_order() -> Iterator[None]:
-    """Let a SIGTERM end the block as an exception does, and leave no process behind; on the main thread only."""
-    global _in_order
-    on_main = threading.current_thread() is threading.main_thread()
-    if not on_main or (_in_order == 0 and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL):
-        yield
-        return
-    if _in_order == 0:
-        signal.signal(signal.SIGTERM, _leave)
-    _in_order += 1
-    try:
-        yield
-    finally:
-        _in_order -= 1
-        if _in_order == 0:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _leave(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
 
 
 def _wait_ready(process: subprocess.Popen[bytes], ready: Path, log: Path) -> str:
