@@ -25,7 +25,7 @@ MEASURED = 16
 def measured_splits(
     opened: Opened, splits: Sequence[BankSplit], devices: Mapping[str, str], most: int, seed: int, notes: list[str]
 ) -> list[BankSplit]:
-    """Replace modelled times of the heaviest shared operators by measured ones.
+    """Of the operators that would be shared, those that sharing is measured to pay for.
 
     A division is chosen by one series of runs, and whether it pays is told by another.
 
@@ -38,7 +38,8 @@ def measured_splits(
         notes: Gains a line for each operator that sharing turns out not to pay for, and one for all together.
 
     Returns:
-        Splits that pay, measured ones first.
+        Splits that pay, as measured. What was not measured is not among them: a model that was wrong about the
+        heaviest is no reason to share the others.
 
     Raises:
         InputError: A device that is not here.
@@ -91,10 +92,10 @@ def measured_splits(
     )
     if len(splits) > most:
         notes.append(
-            f"the {most} operators that would gain the most were measured; times of the {len(splits) - most} others "
-            "are modelled. More with --operators."
+            f"the {most} operators that would gain the most were measured; the {len(splits) - most} others were not, "
+            "and are not shared. More with --operators."
         )
-    return [*found, *splits[most:]]
+    return found
 
 
 def _best(points: Sequence[BankPoint], units: int) -> tuple[BankPoint | None, float]:

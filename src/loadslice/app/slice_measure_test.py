@@ -9,9 +9,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from loadslice.app.cli import run
+from loadslice.app.slice_share import _both_ns
 from loadslice.graph.split import split_node
 from loadslice.profiles.banks import curve, shares
 from loadslice.spec.pipeline import Engine
+from loadslice.spec.slices import BankSplit
 
 pytest.importorskip("scipy")
 pytest.importorskip("onnxruntime", reason="the extra 'onnxruntime' is not installed")
@@ -92,3 +94,13 @@ def test_measuring_what_is_not_here_is_refused(
 ) -> None:
     assert run(["slice", "m.onnx", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("basis", "expected_ns"), [("measured", 600), ("modelled", 3_000_000)])
+def test_what_sharing_leaves_is_a_share_of_the_plans_own_times(basis: str, expected_ns: int) -> None:
+    """A machine that was slow while it was measured must not make the other operators look quick."""
+    split = BankSplit(
+        node="n", op="Conv", by="channel", units=32, first_units=16, tile=16, devices=["a", "b"], split_ms=3.0,
+        alone_ms=5.0, basis=basis,  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert _both_ns(split, np.array([1000, 2000])) == expected_ns

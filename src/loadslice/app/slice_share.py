@@ -17,7 +17,7 @@ from loadslice.graph.split import SPLIT_OPS, By, channels, split_node
 from loadslice.graph.stitch import check_stitched
 from loadslice.plan.placement.intraop import best_split
 from loadslice.plan.placement.mincut import place_two
-from loadslice.plan.placement.problem import FOREVER_NS, Link, Problem, cost, runs
+from loadslice.plan.placement.problem import FOREVER_NS, Int64, Link, Problem, cost, runs
 from loadslice.plan.placement.relaxation import place_many
 from loadslice.spec.errors import InputError, MissingExtraError
 from loadslice.spec.files import write_bytes
@@ -82,11 +82,14 @@ def share_operators(opened: Opened, machine: Machine, by: By, tile: int) -> list
 def shared_way(opened: Opened, machine: Machine, splits: list[BankSplit]) -> Assignment:
     """Latency when every operator may be on either device or, where that is worth it, on both.
 
-    Both together are a third device that is the host: a split's time has its transfers in it.
+    Both together are a third device that is the host: a split's time has its transfers in it. What was measured counts
+    by the share of its time that sharing leaves, for the whole's times may be of another machine or another hour.
     """
     two = assignment_problem(opened, machine)
-    by_node = {split.node: round(split.split_ms * 1e6) for split in splits}
-    both = np.array([by_node.get(key, FOREVER_NS) for key in opened.graph.keys], np.int64)
+    by_node = {split.node: split for split in splits}
+    both = np.array(
+        [_both_ns(by_node.get(key), alone) for key, alone in zip(opened.graph.keys, two.op_ns, strict=True)], np.int64
+    )
     three = Problem(np.column_stack([two.op_ns, both]), two.tensors, (*two.links, Link()))
     found = place_many(three, [place_two(two).device])
     spent = cost(three, found.device)
@@ -114,6 +117,15 @@ def shared_way(opened: Opened, machine: Machine, splits: list[BankSplit]) -> Ass
         },
         gap_pct=100 * found.gap,
     )
+
+
+def _both_ns(split: BankSplit | None, alone_ns: Int64) -> int:
+    """An operator's time on both devices together, given its times on either."""
+    if split is None:
+        return FOREVER_NS
+    if split.basis == "modelled":
+        return round(split.split_ms * 1e6)
+    return round(int(alone_ns.min()) * split.split_ms / split.alone_ms)
 
 
 def _units(opened: Opened, step: Step, by: By) -> tuple[int, int]:
