@@ -8,6 +8,7 @@ from typing import Any
 
 from loadslice.backends.isolated.session import isolation
 from loadslice.serve.clock import Clock
+from loadslice.serve.handback import Handback
 from loadslice.serve.loop import settle
 from loadslice.serve.quarantine import blame
 from loadslice.serve.request import Batch
@@ -56,7 +57,7 @@ class Engines:
         on_done: Callable[[Batch], None],
         inline: Mapping[int, int],
     ) -> None:
-        loop = asyncio.get_running_loop()
+        self._home = Handback(asyncio.get_running_loop())
         self.names = list(pipeline.engines)
         self.suspects: set[int] = set()
         """Engines on which a batch or a probe has failed since they were last looked at."""
@@ -87,7 +88,7 @@ class Engines:
             residents, process = self._residents.get(index), self.processes.get(index)
             rows = self._inline_rows.get(index)
             for slot in range(engine.max_inflight):
-                job = (name, slot, runners, stages, loop, self._batch_done, clock, residents, process, self._lost)
+                job = (name, slot, runners, stages, self._home, self._batch_done, clock, residents, process, self._lost)
                 if rows is not None:
                     self._workers.append(InlineWorker(rows, *job))
                 else:
@@ -210,6 +211,7 @@ class Engines:
         Those who were told have this object, and what was there when the first requests came is left out of garbage
         collection: none of them would ever be freed.
         """
+        self._home.close()
         self._on_done = _ignore_batch
         self.on_lost = self.on_failed = _ignore
         self.is_up = _always

@@ -16,6 +16,7 @@ from typing import Any, cast
 from loadslice.backends.isolated.host import EngineLostError, EngineProcess
 from loadslice.policy.columns import STABLE
 from loadslice.serve.clock import Clock
+from loadslice.serve.handback import Handback
 from loadslice.serve.oip_reply import check_outputs
 from loadslice.serve.quarantine import blame, run_guarded
 from loadslice.serve.request import Batch
@@ -51,8 +52,8 @@ class Worker(threading.Thread):
         slot: Which of the engine's slots, from 0.
         runners: This engine's runners by stage index and version.
         stages: All stages; the next one says which bucket a result falls into.
-        loop: Where answers go.
-        on_done: Called there with each batch that has been run.
+        home: Where answers go.
+        on_done: Called there, on the loop's thread, with each batch that has been run.
         clock: Stamps when a batch is taken up.
         residents: Of its engine, where that does not hold all its models.
         process: Of its engine, where that has one of its own.
@@ -65,7 +66,7 @@ class Worker(threading.Thread):
         slot: int,
         runners: dict[tuple[int, int], Runner],
         stages: Sequence[LoadedStage],
-        loop: asyncio.AbstractEventLoop,
+        home: Handback,
         on_done: Callable[[Batch], None],
         clock: Clock,
         residents: Residents | None = None,
@@ -77,7 +78,7 @@ class Worker(threading.Thread):
         self._slot = slot
         self._runners = runners
         self._stages = stages
-        self._loop = loop
+        self._home = home
         self._on_done = on_done
         self._clock = clock
         self._residents = residents
@@ -95,7 +96,7 @@ class Worker(threading.Thread):
     def ask(self) -> asyncio.Future[bool]:
         """Send a probe through; one that is still out is asked no second time, so a hung worker's queue stays short."""
         if self._probe is None or self._probe.answered.done():
-            self._probe = _Probe(self._loop)
+            self._probe = _Probe(self._home.loop)
             self._jobs.put(self._probe)
         return self._probe.answered
 
@@ -107,15 +108,11 @@ class Worker(threading.Thread):
     def run(self) -> None:
         """The thread's life."""
         while (job := self._jobs.get()) is not None:
-            try:
-                if isinstance(job, Batch):
-                    self._run_batch(job)
-                    self._loop.call_soon_threadsafe(self._on_done, job)
-                else:
-                    self._loop.call_soon_threadsafe(job.answer, self._run_probe())
-            except RuntimeError:
-                log.debug("worker %s: the loop has closed", self.name)
-                return
+            if isinstance(job, Batch):
+                self._run_batch(job)
+                self._home.call(self._on_done, job)
+            else:
+                self._home.call(job.answer, self._run_probe())
             del job  # and with it all tensors of a batch, which would stay until the next one comes
 
     def _run_batch(self, batch: Batch) -> None:
@@ -133,12 +130,6 @@ class Worker(threading.Thread):
         except BaseException as error:  # noqa: BLE001 - it is logged
             # Whatever it is, even a stage that calls sys.exit: the worker lives and the batch has an end.
             self._fail(batch, error)
-        self._log_faults(batch)
-
-    def _log_faults(self, batch: Batch) -> None:
-        for request, result in zip(batch.requests, batch.results, strict=False):
-            if isinstance(result, StageError) and not result.client_fault:
-                log.warning("request %d at stage '%s': %s", request.tag, self._stages[batch.stage].stage.name, result)
 
     def _fail(self, batch: Batch, error: BaseException) -> None:
         """A batch has no results."""
@@ -151,26 +142,36 @@ class Worker(threading.Thread):
             log.error("worker %s: batch of requests %s failed", self.name, tags, exc_info=error)
 
     def _tell_lost(self, engine: int) -> None:
-        self._loop.call_soon_threadsafe(self._on_lost, engine)
+        self._home.call(self._on_lost, engine)
 
     def _look_ahead(self, batch: Batch) -> None:
         """Find the bucket of each result at the next stage, or that it can be sent; here rather than on the loop."""
         following = batch.stage + 1
+        is_last = following == len(self._stages)
         for index, result in enumerate(batch.results):
             bucket = 0
             try:
                 if isinstance(result, StageError):
-                    pass
-                elif following < len(self._stages):
+                    self._log_fault(batch, index, result)
+                elif is_last:
+                    check_outputs(result.tensors)
+                else:
                     version = batch.requests[index].version
                     bucket = self._stages[following].bucket_of(result, version or STABLE)
-                else:
-                    check_outputs(result.tensors)
             except StageInputError as fault:
-                batch.results[index] = StageError(f"gave nothing that the next stage can use: {fault}")
+                self._replace(batch, index, StageError(f"gave nothing that the next stage can use: {fault}"))
             except StageError as fault:
-                batch.results[index] = fault
+                self._replace(batch, index, fault)
             batch.next_buckets.append(bucket)
+
+    def _replace(self, batch: Batch, index: int, fault: StageError) -> None:
+        batch.results[index] = fault
+        self._log_fault(batch, index, fault)
+
+    def _log_fault(self, batch: Batch, index: int, fault: StageError) -> None:
+        if not fault.client_fault and batch.requests:
+            stage = self._stages[batch.stage].stage.name
+            log.warning("request %d at stage '%s': %s", batch.requests[index].tag, stage, fault)
 
     def _run_probe(self) -> bool:
         try:
@@ -250,7 +251,7 @@ class DirectWorker(Worker):
         if channel is None:
             self._give_thread(batch)
         else:
-            self._loop.add_reader(channel, self._answered, channel, runner, batch)
+            self._home.loop.add_reader(channel, self._answered, channel, runner, batch)
 
     def _give_thread(self, batch: Batch) -> None:
         batch.copy_ns = batch.compute_ns = 0
@@ -262,7 +263,7 @@ class DirectWorker(Worker):
         self._on_thread.discard(batch)
 
     def _answered(self, channel: int, runner: DirectRunner, batch: Batch) -> None:
-        self._loop.remove_reader(channel)
+        self._home.loop.remove_reader(channel)
         try:
             runner.end(batch, self._slot)
             self._look_ahead(batch)
@@ -278,5 +279,4 @@ class DirectWorker(Worker):
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, the batch has an end
             self._fail(batch, error)
-        self._log_faults(batch)
         self._on_done(batch)

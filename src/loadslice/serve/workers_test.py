@@ -12,6 +12,7 @@ from loadslice.backends.base import TensorInfo
 from loadslice.backends.isolated.arena import LENT_BYTES_MAX
 from loadslice.backends.isolated.session import IsolatedSession
 from loadslice.serve.clock import Clock
+from loadslice.serve.handback import Handback
 from loadslice.serve.request import Batch
 from loadslice.serve.runners import DIRECT_BYTES_MAX, ModelRunner
 from loadslice.serve.workers import DirectWorker
@@ -66,8 +67,8 @@ class Scene:
         self.done: asyncio.Queue[Batch] = asyncio.Queue()
         runners: Any = {(0, 0): self.runner}
         stages: Any = [None]
-        loop = asyncio.get_running_loop()
-        self.worker = DirectWorker("e", 0, runners, stages, loop, self.done.put_nowait, Clock(), None, object())
+        self.home = Handback(asyncio.get_running_loop())
+        self.worker = DirectWorker("e", 0, runners, stages, self.home, self.done.put_nowait, Clock(), None, object())
         self.worker.start()
 
     async def next_done(self) -> Batch:
@@ -77,6 +78,7 @@ class Scene:
     def close(self) -> None:
         self.worker.finish()
         self.worker.join(FAST_S)
+        self.home.close()
         self.runner.close()
 
 
