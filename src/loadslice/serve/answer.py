@@ -4,7 +4,6 @@ Everything but the times, the date and the outputs themselves is the same for al
 the same form and have passed the same engines: those parts are made once.
 """
 
-from typing import Protocol
 from urllib.parse import quote
 
 from loadslice.serve import oip_reply
@@ -18,21 +17,6 @@ from loadslice.spec.twin import dilation, label, twins
 
 KINDS_MAX = 256
 """Lines remembered; when there are more, all are forgotten."""
-
-
-class Place(Protocol):
-    """The connection a reply goes to."""
-
-    @property
-    def date(self) -> bytes:
-        """The whole ``Date`` line."""
-
-    @property
-    def is_last(self) -> bool:
-        """Whether the connection is closed after it."""
-
-    def connection_line(self, *, close: bool) -> bytes:
-        """What the reply says about the connection."""
 
 
 class Answer:
@@ -57,9 +41,15 @@ class Answer:
         return refuse(of_outcome(request.outcome, request.reason, request.hint_ns, request.fault))
 
     def parts(
-        self, request: Request, reply_id: str | None, wanted: Wanted, place: Place
+        self, request: Request, reply_id: str | None, wanted: Wanted, lines: bytes
     ) -> tuple[tuple[bytes | memoryview, ...], int]:
         """The whole reply to a request that has completed: its parts in order, and their bytes together.
+
+        Args:
+            request: With its outputs.
+            reply_id: As the client gave it.
+            wanted: Which outputs, and in which form.
+            lines: What the head says of the time and the connection.
 
         Raises:
             RefusalError: An output that is wanted does not exist, or has no form on the wire.
@@ -80,10 +70,9 @@ class Answer:
         if request.version is not None:
             more += b"x-loadslice-version: %b\r\n" % VERSIONS[request.version].encode()
         json_bytes = len(head)
-        start = b"%b%b%b%b%bx-loadslice-timing: %b\r\nContent-Length: %d\r\n\r\n%b" % (
+        start = b"%b%b%b%bx-loadslice-timing: %b\r\nContent-Length: %d\r\n\r\n%b" % (
             OK,
-            place.date,
-            place.connection_line(close=place.is_last),
+            lines,
             self._kind(json_bytes if tensors else None, engines),
             more,
             timing,

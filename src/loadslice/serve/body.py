@@ -66,18 +66,17 @@ class Body:
 
     Args:
         bodies: Counts it.
-        length: What ``Content-Length`` says.
-        json_bytes: How much of it stands before binary tensors; those are placed where runtimes may read them.
+        view: Its place, as long as it will be; see `placed`.
     """
 
     __slots__ = ("_bodies", "_filled", "_view", "held_bytes")
 
-    def __init__(self, bodies: Bodies, length: int, json_bytes: int) -> None:
+    def __init__(self, bodies: Bodies, view: memoryview) -> None:
         self._bodies = bodies
         self._filled = 0
         self.held_bytes = 0
         """Counted among the held bytes on behalf of this body."""
-        self._view = _placed(length, json_bytes)
+        self._view = view
 
     @property
     def room(self) -> memoryview:
@@ -105,12 +104,17 @@ class Body:
         return self._view
 
 
-ALIGNMENT = 64
-"""Bytes; enough for every runtime's vectors."""
+ALIGNMENT = 16
+"""Bytes, as NumPy's own arrays have it: runtimes take those as they are. Memory from the system's allocator begins at
+such an address, which need not be asked for."""
 
 
-def _placed(length: int, json_bytes: int) -> memoryview:
-    """Untouched memory in which what follows the first ``json_bytes`` is aligned."""
-    memory = np.empty(length + ALIGNMENT, np.uint8)
-    start = -(memory.ctypes.data + json_bytes) % ALIGNMENT
-    return memory[start : start + length].data
+def placed(length: int, before: int) -> memoryview:
+    """Untouched memory in which what follows the first ``before`` bytes is aligned.
+
+    Args:
+        length: Bytes.
+        before: How many of them come before tensors.
+    """
+    start = -before % ALIGNMENT
+    return np.empty(start + length, np.uint8)[start:].data

@@ -3,7 +3,7 @@ import weakref
 
 import pytest
 
-from loadslice.serve.body import ALIGNMENT, Bodies, Body
+from loadslice.serve.body import ALIGNMENT, Bodies, Body, placed
 from loadslice.serve.chunks import ChunkedBody
 from loadslice.serve.head import HeadReader
 from loadslice.serve.limits import Limits
@@ -12,7 +12,7 @@ from loadslice.serve.refusals import RefusalError
 
 def test_bodies_that_grow_at_the_same_time_are_bounded_together() -> None:
     bodies = Bodies(Limits(held_bytes_max=1000))
-    first, second = Body(bodies, 600, 0), Body(bodies, 600, 0)
+    first, second = Body(bodies, placed(600, 0)), Body(bodies, placed(600, 0))
     first.received(500)
     second.received(400)
     with pytest.raises(RefusalError, match="as many bytes") as refused:
@@ -54,8 +54,9 @@ def test_a_body_in_chunks_is_freed_when_nobody_has_it_any_more_and_not_by_the_ga
 def test_what_stands_behind_the_json_part_is_aligned(json_bytes) -> None:
     import numpy as np
 
-    body = Body(Bodies(Limits()), 1000, json_bytes)
-    assert (np.frombuffer(body.room, np.uint8).ctypes.data + json_bytes) % ALIGNMENT == 0
+    body = placed(1000, json_bytes)
+    assert len(body) == 1000
+    assert (np.frombuffer(body, np.uint8).ctypes.data + json_bytes) % ALIGNMENT == 0
 
 
 @pytest.mark.parametrize(

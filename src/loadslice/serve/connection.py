@@ -111,9 +111,9 @@ class Connection(asyncio.BufferedProtocol):
             cast(Any, transport).set_read_buffer_limits(high=AHEAD_BYTES_MAX)
 
     def get_buffer(self, _size_hint: int) -> memoryview:
-        """Where the next bytes go: straight into the body they belong to, where that is known."""
-        body = self._incoming.body
-        return self._server.scratch if body is None else body.room
+        """Where the next bytes go."""
+        incoming = self._incoming
+        return self._server.scratch if incoming.body is None and incoming.layout is None else incoming.room()
 
     def buffer_updated(self, count: int) -> None:
         """The client has sent something."""
@@ -176,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
         if head is None:
             return
         close = reply.close or self.is_last
-        data = render(reply, self._server.date(), self.connection_line(close=close), with_body=head.method != "HEAD")
+        data = render(reply, self.lines(close=close), with_body=head.method != "HEAD")
         self.send((data,), len(data), close=close)
 
     @property
@@ -190,16 +190,12 @@ class Connection(asyncio.BufferedProtocol):
             or self._server.is_closing
         )
 
-    def connection_line(self, *, close: bool) -> bytes:
-        """What a reply says about the connection."""
+    def lines(self, *, close: bool) -> bytes:
+        """What the head of a reply sent now says of the time and the connection."""
+        date = self._server.date()
         if close:
-            return CLOSE
-        return b"" if self.head is None or self.head.is_http11 else KEEP
-
-    @property
-    def date(self) -> bytes:
-        """The whole ``Date`` line of a reply sent now."""
-        return self._server.date()
+            return date + CLOSE
+        return date if self.head is None or self.head.is_http11 else date + KEEP
 
     def send(self, parts: "tuple[bytes | memoryview, ...]", size: int, *, close: bool) -> None:
         """Send a whole reply; parts are not copied where they are large.
@@ -318,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
         """Say that there are too many, and leave the client the time to read that."""
         refusal = RefusalError(503, "too many connections", retry_after_ns=1_000_000_000, close=True)
         self._handler.refused(refusal)
-        transport.write(render(refuse(refusal), self._server.date(), CLOSE))
+        transport.write(render(refuse(refusal), self.lines(close=True)))
         self._server.turn_away(self)
         self._linger(transport)
 

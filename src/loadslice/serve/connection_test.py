@@ -4,11 +4,12 @@ import asyncio
 import gc
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadslice.serve.body import CONTINUE, Bodies
+from loadslice.serve.body import ALIGNMENT, CONTINUE, Bodies
 from loadslice.serve.connection import HEAD_S, UNSENT_BYTES_MAX, Connection
 from loadslice.serve.head import Head
 from loadslice.serve.http_server import TURNED_AWAY_MAX, HttpServer
@@ -528,3 +529,64 @@ def test_what_is_reserved_makes_room_for_what_is_reserved_and_for_nothing_else()
         await server.shutdown(0)
 
     asyncio.run(run())
+
+
+def large(body: bytes, head: bytes = b"") -> bytes:
+    return b"POST /v2 HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
+
+
+class Taker(Echo):
+    """Keeps each body as it was given, and answers with nothing."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits)
+        self.taken: list[bytes | memoryview] = []
+
+    def handle(self, head: Head, body: bytes | memoryview, connection: Connection) -> None:
+        self.taken.append(body)
+        connection.reply(Reply(200, b"", "text/plain"))
+
+
+@pytest.mark.parametrize("step", [None, 20_000, 50_000])
+def test_large_bodies_that_lie_alike_are_received_in_place_and_others_are_not_mistaken_for_them(step) -> None:
+    async def play() -> None:
+        limits = Limits()
+        taker = Taker(limits)
+        server = HttpServer(taker, limits)
+        connection = Connection(server)
+        connection.connection_made(Wire())
+        sizes = [40_000, 40_000, 60_000, 40_000, 20_000, 9, 40_000, 40_000]
+        bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
+        for number, body in enumerate(bodies):
+            push(connection, large(body, b"X-A: b\r\n" if number == 3 else b""), step)
+        push(connection, large(bodies[0]) + large(bodies[5]) + large(bodies[1]), step)
+        await turns()
+        assert [bytes(body) for body in taker.taken] == [*bodies, bodies[0], bodies[5], bodies[1]]
+        assert taker.bodies.held_bytes == 0
+        connection.connection_lost(None)
+        server._sweeper.cancel()
+
+    asyncio.run(play())
+
+
+def test_the_next_large_body_is_received_where_it_stays_its_tensors_aligned() -> None:
+    async def play() -> None:
+        limits = Limits()
+        taker = Taker(limits)
+        server = HttpServer(taker, limits)
+        connection = Connection(server)
+        connection.connection_made(Wire())
+        wire = large(b"{" + b"\7" * 40_000, b"Inference-Header-Content-Length: 1\r\n")
+        push(connection, wire)
+        room = connection.get_buffer(-1)
+        assert len(room) > len(wire), "or a read that fills it is followed by another"
+        room[: len(wire)] = wire
+        connection.buffer_updated(len(wire))
+        whole, body = (np.frombuffer(one, np.uint8).ctypes.data for one in (room, taker.taken[1]))
+        assert body == whole + len(wire) - 40_001
+        assert (body + 1) % ALIGNMENT == 0
+        assert bytes(taker.taken[1][1:]) == b"\7" * 40_000
+        connection.connection_lost(None)
+        server._sweeper.cancel()
+
+    asyncio.run(play())

@@ -63,11 +63,13 @@ class Inference:
             if self.request.outcome is not Outcome.COMPLETED:
                 connection.reply(answer.refusal(self.request))
                 return
-            parts, size = answer.parts(self.request, self.reply_id, self.wanted, connection)
+            close = connection.is_last
+            lines = connection.lines(close=close)
+            parts, size = answer.parts(self.request, self.reply_id, self.wanted, lines)
         except RefusalError as refusal:
             connection.reply(refuse(refusal))
             return
-        connection.send(parts, size, close=connection.is_last)
+        connection.send(parts, size, close=close)
 
 
 def enter(

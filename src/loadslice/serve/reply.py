@@ -57,16 +57,15 @@ KEEP = b"Connection: keep-alive\r\n"
 """Said to clients of HTTP/1.0, who would not expect it."""
 
 
-def render(reply: Reply, date: bytes, connection: bytes, *, with_body: bool = True) -> bytes:
+def render(reply: Reply, lines: bytes, *, with_body: bool = True) -> bytes:
     """A reply as it goes out.
 
     Args:
         reply: The reply.
-        date: The whole ``Date`` line.
-        connection: `CLOSE`, `KEEP` or nothing.
+        lines: Of the time and the connection; see `Connection.lines`.
         with_body: False: the answer to HEAD, which tells of the body and does not bring it.
     """
-    lines = [f"Content-Type: {reply.content_type}\r\nContent-Length: {len(reply.body)}\r\n"]
-    lines += [f"{name}: {value}\r\n" for name, value in reply.headers]
-    head = "".join(lines).encode("latin-1")
-    return b"".join((_STATUS_LINES[reply.status], date, connection, head, b"\r\n", reply.body if with_body else b""))
+    said = [f"Content-Type: {reply.content_type}\r\nContent-Length: {len(reply.body)}\r\n"]
+    said += [f"{name}: {value}\r\n" for name, value in reply.headers]
+    head = "".join(said).encode("latin-1")
+    return b"".join((_STATUS_LINES[reply.status], lines, head, b"\r\n", reply.body if with_body else b""))

@@ -16,7 +16,7 @@ def begin(connection: Connection, head: bytes) -> None:
     close = connection.is_last or not is_chunked
     connection.is_closing = connection.is_closing or close
     framing = b"Transfer-Encoding: chunked\r\n" if is_chunked else b""
-    connection.write(b"".join((head, connection.date, connection.connection_line(close=close), framing, b"\r\n")))
+    connection.write(b"".join((head, connection.lines(close=close), framing, b"\r\n")))
 
 
 def add(connection: Connection, data: bytes) -> None:
