@@ -66,10 +66,10 @@ def gather(
     Raises:
         StageInputError: A tensor is missing, or tensors of one input differ in type or rank, or exceed the bucket.
     """
-    if room is not None and len(works) == 1 and len(inputs) == 1 and bucket is None:
-        moved = _moved(_tensor(works[0], inputs[0].name, inputs), inputs[0], padded, room)
-        if moved is not None:
-            return moved
+    if len(works) == 1 and len(inputs) == 1 and bucket is None:
+        alone = _alone(_tensor(works[0], inputs[0].name, inputs), inputs[0], padded, room)
+        if alone is not None:
+            return alone
     parts = [[_tensor(work, info.name, inputs) for work in works] for info in inputs]
     shapes = tuple(
         [
@@ -98,9 +98,13 @@ LONE_BYTES_MAX = 1 << 14
 """Moving so little into a runtime's own memory costs less than having the runtime look at new memory."""
 
 
-def _moved(tensor: Tensor, info: TensorInfo, padded: int, room: Room) -> dict[str, Tensor] | None:
-    """The most frequent case, a small request alone, without what only others need."""
-    if tensor.nbytes > LONE_BYTES_MAX or padded > len(tensor) or tensor.dtype != info.dtype:
+def _alone(tensor: Tensor, info: TensorInfo, padded: int, room: Room | None) -> dict[str, Tensor] | None:
+    """The most frequent case, a request alone, without what only others need."""
+    if padded > len(tensor):
+        return None
+    if room is None or tensor.nbytes > LONE_BYTES_MAX:
+        return {info.name: np.ascontiguousarray(tensor)}
+    if tensor.dtype != info.dtype:
         return None
     batch = room((tensor.shape,))
     if batch is not None:

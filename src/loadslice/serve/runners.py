@@ -186,6 +186,7 @@ class ModelRunner:
     def _run(self, batch: Batch, works: Sequence[Work], shape: list[int] | None, slot: int) -> list[Work]:
         began_ns = self._clock.now_ns()
         rows = [work.items for work in works]
+        moved_ns = 0
         if sum(rows) == 0:
             outputs = no_rows(self.session.outputs)
             ran_ns = done_ns = self._clock.now_ns()
@@ -193,11 +194,12 @@ class ModelRunner:
             feeds = self._gathered(batch, works, shape, slot)
             ran_ns = self._clock.now_ns()
             outputs = self._call(feeds, batch, slot)
-            if not self._keeps_time:
+            if self._clock.is_dilated and not self._keeps_time:
                 self._clock.stretch(ran_ns)
             done_ns = self._clock.now_ns()
+            if isinstance(self.session, _MOVING):
+                moved_ns = self.session.hand_over_ns(slot)
         results = self._shared(batch, outputs, works, rows)
-        moved_ns = self.session.hand_over_ns(slot) if isinstance(self.session, _MOVING) and sum(rows) > 0 else 0
         batch.compute_ns += done_ns - ran_ns - moved_ns
         batch.copy_ns += (ran_ns - began_ns) + (self._clock.now_ns() - done_ns) + moved_ns
         return results
@@ -210,9 +212,9 @@ class ModelRunner:
 
     def _shared(self, batch: Batch, outputs: dict[str, Tensor], works: Sequence[Work], rows: list[int]) -> list[Work]:
         """Each request its own rows, without those that padded the batch."""
-        row_bytes = sum([tensor.nbytes for tensor in outputs.values()]) // max(1, sum(rows), self._padded(batch))
-        if row_bytes > self._row_bytes.get(batch.bucket, 0):
-            self._row_bytes[batch.bucket] = row_bytes
+        if isinstance(self.session, IsolatedSession):
+            row_bytes = sum([tensor.nbytes for tensor in outputs.values()]) // max(1, sum(rows), self._padded(batch))
+            self._row_bytes[batch.bucket] = max(row_bytes, self._row_bytes.get(batch.bucket, 0))
         if self._pads and sum(rows) > 0:
             outputs = _real_rows(outputs, sum(rows), max(sum(rows), self._padded(batch)))
         return [

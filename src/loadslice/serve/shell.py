@@ -159,14 +159,15 @@ class Shell:
         now_ns = self._clock.now_ns()
         self._running.discard(batch)
         self._observer.batch_ended(batch)
-        self._close_passages(batch, now_ns)
+        closed = self._close_passages(batch, now_ns)
         row = array("q", (events.BATCH_FAILED if batch.failed else events.BATCH_DONE, now_ns, batch.slot, batch.epoch))
         row.extend(_PADDING[2])
         if not batch.failed:
             self._take_results(batch, now_ns, row)
         self._note(row)
         self._decide(now_ns + TURN_NS)
-        self._wake_idle()
+        for passage in closed:  # counted only now, when replies are on their way
+            self._observer.passage_ended(passage)
 
     def engine_down(self, engine: int) -> bool:
         """An engine is lost; what it gives back of the batches it has now is of an old epoch.
@@ -240,7 +241,9 @@ class Shell:
         if self._alarm is not None:
             self._alarm.close()
 
-    def _close_passages(self, batch: Batch, now_ns: int) -> None:
+    def _close_passages(self, batch: Batch, now_ns: int) -> list[Passage]:
+        """Note how it went in the passages that this batch was; those are given back."""
+        closed = []
         rows = batch.rows
         for request, passage in zip(batch.requests, batch.passages, strict=True):
             if request.outcome is Outcome.NONE and request.passages[-1] is passage:
@@ -249,7 +252,8 @@ class Shell:
                 passage.compute_ns = batch.compute_ns
                 passage.batch_rows = rows
                 passage.done_ns = now_ns
-                self._observer.passage_ended(passage)
+                closed.append(passage)
+        return closed
 
     def _take_results(self, batch: Batch, now_ns: int, log: "array[int]") -> None:
         """Hand each request its share of a batch's results, and the core what it must know about them."""
