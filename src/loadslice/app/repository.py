@@ -1,5 +1,6 @@
 """Adding a version to a model repository, and taking the current one from it to serve."""
 
+import contextlib
 import json
 import shutil
 import tempfile
@@ -94,16 +95,21 @@ def add(
 
 @contextmanager
 def _staging(parent: Path) -> Iterator[Path]:
-    """A folder beside the versions that is gone afterwards unless it was renamed."""
+    """A folder beside the versions that is gone afterwards unless it was renamed, and with it those made for it."""
+    made = [one for one in (parent, parent.parent) if not one.exists()]
     try:
         parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=".adding-", dir=parent))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
-        raise OutputError(f"{parent}: cannot be written, {reason(error)}.") from error
-    try:
-        yield folder
+        raise OutputError(f"{error.filename or parent}: cannot be written, {reason(error)}.") from error
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        for one in made:
+            with contextlib.suppress(OSError):  # there is something in it
+                one.rmdir()
 
 
 def _next_version(model: Model) -> str:

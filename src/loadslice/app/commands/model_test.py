@@ -1,6 +1,9 @@
 """`loadslice model` on real models: added, verified, switched, rolled back; what is corrupt never becomes current."""
 
+import errno
 import json
+import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +123,23 @@ def test_a_model_whose_data_lies_outside_its_folder_is_not_added(tmp_path, sourc
     assert run(["model", "add", str(tmp_path / "other"), str(source / "pipeline.yaml")]) == 2
     assert "external data" in capsys.readouterr().err
     assert list((tmp_path / "other" / "m").iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["copyfile", "mkdir"])
+def test_a_disk_that_is_full_is_one_line_and_leaves_no_folder_behind(
+    tmp_path, source, capsys, monkeypatch, what
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if what == "copyfile":
+        monkeypatch.setattr(shutil, "copyfile", full)
+    else:
+        monkeypatch.setattr(tempfile, "mkdtemp", full)
+    assert run(["model", "add", str(tmp_path / "new" / "repo"), str(source / "pipeline.yaml")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the disk is full" in line
+    assert not (tmp_path / "new" / "repo").exists()
 
 
 def test_a_version_is_never_overwritten(repo, source, capsys) -> None:
