@@ -45,10 +45,10 @@ def _state_lines(states: list[ToolchainState]) -> Iterator[str]:
         where = "not installed"
         if state.installed is not None:
             where = ", ".join(f"{name} {version}" for name, version in state.installed.versions.items())
-        yield f"{state.name:<6}{state.title}"
-        yield f"      {state.reason or where}"
-        yield f"      compiles .{state.input} for {', '.join(state.targets) or 'compilers that read .tflite'}"
-        yield f"      licence: {state.licence}"
+        yield f"{state.name:<8}{state.title}"
+        yield f"        {state.reason or where}"
+        yield f"        compiles .{state.input} for {', '.join(state.targets) or 'compilers that read .tflite'}"
+        yield f"        licence: {state.licence}"
 
 
 @command.command("install")

@@ -18,7 +18,9 @@ def test_the_list_says_what_each_is_for_and_under_which_licence(capsys: pytest.C
     assert states["vela"]["installed"] is None
     assert all(state["licence"] for state in states.values())
     assert run(["toolchain", "list"]) == 0
-    assert "licence: Apache-2.0" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert "        licence: Apache-2.0" in lines
+    assert {line.split()[0] for line in lines if not line.startswith(" ")} == states.keys()
 
 
 def test_installing_prints_the_licence_before_anything_happens(capsys: pytest.CaptureFixture[str]) -> None:
