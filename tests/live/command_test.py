@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import resource
 import signal
 import subprocess
@@ -51,7 +52,8 @@ def test_it_says_when_it_is_ready_and_stops_cleanly_when_asked(folder, tmp_path,
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 0
     assert not ready.exists()
-    assert errors.splitlines()[-1] == "stopped: 1 requests (completed 1)"
+    assert re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z INFO \S+: loading pipeline tiny$", errors.splitlines()[0])
+    assert errors.splitlines()[-1].endswith(": stopped: 1 requests (completed 1)")
     assert json.loads((kept / "journal.json").read_text())["clean"] is True
 
 

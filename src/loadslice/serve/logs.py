@@ -65,8 +65,8 @@ class Lines(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
-STARTING = ("loadslice.serve.compiled", "loadslice.serve.stages", "loadslice.serve.warm")
-"""Say what a start is at: it may take half a minute, and whoever waits wants to know for what."""
+TOLD = ("loadslice.serve.compiled", "loadslice.serve.stages", "loadslice.serve.warm", "loadslice.app.commands.serve")
+"""Say what a start is at, which may take half a minute, and what a server does that it was asked to."""
 
 
 def set_up(log_format: str, level: int = logging.WARNING) -> None:
@@ -74,7 +74,7 @@ def set_up(log_format: str, level: int = logging.WARNING) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if log_format == "json" else Lines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    for name in STARTING:
+    for name in TOLD:
         logging.getLogger(name).setLevel(min(level, logging.INFO))
 
 

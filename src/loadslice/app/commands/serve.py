@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import click
 
 from loadslice.app.admin_client import ADMIN_TOKEN
+from loadslice.app.ending import INTERRUPTED
 from loadslice.app.output import Finite, emit, say
 from loadslice.app.served import Source
 from loadslice.serve import logs
@@ -34,8 +36,7 @@ from loadslice.spec.pipeline_hints import silent
 from loadslice.spec.twin import label
 from loadslice.spec.twin import twins as emulated
 
-INTERRUPTED = 130
-"""Exit code of a command that was cut short."""
+log = logging.getLogger(__name__)
 
 _path = click.Path(path_type=Path)
 
@@ -244,12 +245,12 @@ async def _serve(server: Server, serving: Serving, ready_file: Path | None, *, a
             next(iter(reloads)).add_done_callback(reloads.discard)
 
     loop.add_signal_handler(signal.SIGHUP, ask_to_reload)
-    say(f"loading pipeline {served.pipeline}")
+    log.info("loading pipeline %s", served.pipeline)
     starting = asyncio.ensure_future(server.start())
     stopping = asyncio.ensure_future(asked_to_stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
-        say("stopping: what is being loaded is given up")
+        log.info("stopping: what is being loaded is given up")
         starting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await starting
@@ -278,10 +279,10 @@ async def _serve(server: Server, serving: Serving, ready_file: Path | None, *, a
     await stopping
     if ready_file is not None:
         await asyncio.to_thread(ready_file.unlink, missing_ok=True)
-    say("stopping: finishing what is inside")
+    log.info("stopping: finishing what is inside")
     await server.stop()
     ended = ", ".join(f"{outcome.name.lower()} {count}" for outcome, count in server.outcomes.items() if count)
-    say(f"stopped: {sum(server.outcomes.values())} requests ({ended or 'none'})")
+    log.info("stopped: %d requests (%s)", sum(server.outcomes.values()), ended or "none")
     if hurried.is_set():
         raise click.exceptions.Exit(INTERRUPTED)
 
@@ -289,4 +290,7 @@ async def _serve(server: Server, serving: Serving, ready_file: Path | None, *, a
 async def _reload(server: Server) -> None:
     """Read everything again, and say what came of it."""
     for what, why in (await server.refresh()).items():
-        say(f"reloaded {what}" if why is None else f"{what}: as before, for {why}")
+        if why is None:
+            log.info("reloaded %s", what)
+        else:
+            log.error("%s: as before, for %s", what, why)
