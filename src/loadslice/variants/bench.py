@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from loadslice.backends import probe
 from loadslice.backends.base import EngineError, Session, open_backend
 from loadslice.spec.errors import InputError
@@ -21,7 +23,7 @@ from loadslice.variants.recorded import Feeds, Recorded
 from loadslice.variants.timing import Contender
 
 PANEL_QUANTILES = (0.1, 0.5, 0.9)
-"""Which of the judged inputs, by size, stand for the traffic when times are taken."""
+"""Which of the judged inputs, by size and as often as each comes, stand for the traffic when times are taken."""
 
 ONNX_RUNTIME_ONLY = ("int8-percentile", "int8-all-operators", "fp32-attention")
 """OpenVINO has NNCF's scheme instead, which was faster or better on every model measured; proving costs minutes. And it
@@ -102,9 +104,13 @@ class Workbench:
         return probe.usable_cores()
 
     def panel(self) -> list[Feeds]:
-        """Inputs that times are taken on: small, middling and large ones of the judged, fewer when all are alike."""
-        feeds = sorted(self.judging.inputs.feeds, key=lambda one: sum(tensor.size for tensor in one.values()))
-        chosen = [feeds[round(share * (len(feeds) - 1))] for share in PANEL_QUANTILES]
+        """Inputs that times are taken on: a small, a middling and a large one of the traffic, fewer when all are alike."""
+        inputs = self.judging.inputs
+        sizes = [sum(tensor.size for tensor in one.values()) for one in inputs.feeds]
+        order = np.argsort(sizes, kind="stable")
+        below = np.cumsum(inputs.counts[order]) / inputs.counts.sum()
+        places = np.searchsorted(below, np.array(PANEL_QUANTILES) - 1e-9)
+        chosen = [inputs.feeds[order[place]] for place in places]
         shapes = [tuple(tensor.shape for tensor in one.values()) for one in chosen]
         return [one for index, one in enumerate(chosen) if shapes[index] not in shapes[:index]]
 
