@@ -104,7 +104,7 @@ class Workbench:
         return probe.usable_cores()
 
     def panel(self) -> list[Feeds]:
-        """Inputs that times are taken on: a small, a middling and a large one of the traffic, fewer when all are alike."""
+        """Inputs that times are taken on: small, middling and large ones of the traffic, fewer when all are alike."""
         inputs = self.judging.inputs
         sizes = [sum(tensor.size for tensor in one.values()) for one in inputs.feeds]
         order = np.argsort(sizes, kind="stable")
