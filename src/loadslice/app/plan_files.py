@@ -15,6 +15,7 @@ from loadslice.spec.pipeline import Pipeline, Stage
 PIPELINE, LATENCY = "pipeline.yaml", "latency.json"
 
 _HEAD = "# Written by `loadslice plan`: the recommended fleet, as `serve` and `simulate` take it.\n"
+_ONLY_TIMES = "# Written by `loadslice plan`: the recommended fleet, as `simulate` takes it. For `serve`: {lacks}.\n"
 
 _PROXY = '''"""Written by `loadslice plan`: the functions of {name}.py, which stays where it is."""
 
@@ -83,6 +84,19 @@ def write_each(candidate: Candidate, models: Models, folder: Path) -> list[str]:
     return written
 
 
+def not_served(pipeline: Pipeline) -> list[str]:
+    """What `serve` could not run of a fleet that `simulate` can: engines and stages that only have times."""
+    return [
+        f"engine '{name}' has no backend and no device"
+        for name, engine in pipeline.engines.items()
+        if engine.backend == "twin" and engine.device is None
+    ] + [
+        f"stage '{stage.name}' has no model"
+        for stage in pipeline.stages
+        if stage.model is None and stage.python is None
+    ]
+
+
 def _modules(pipeline: Pipeline) -> set[str]:
     """Python files that the pipeline names functions of."""
     references = [pipeline.inputs]
@@ -125,7 +139,9 @@ def _seen(reference: str, source: Path, folder: Path) -> str:
 
 def text(pipeline: Pipeline) -> str:
     """A pipeline file; what has its default is left out."""
-    return _HEAD + yaml.safe_dump(plain(pipeline), sort_keys=False, allow_unicode=True, width=120)
+    lacks = not_served(pipeline)
+    head = _ONLY_TIMES.format(lacks="; ".join(lacks)) if lacks else _HEAD
+    return head + yaml.safe_dump(plain(pipeline), sort_keys=False, allow_unicode=True, width=120)
 
 
 def plain(value: object) -> object:

@@ -11,7 +11,7 @@ import msgspec
 import loadslice
 from loadslice.app import plan_evidence
 from loadslice.app.output import keep, say
-from loadslice.app.plan_files import write, write_each
+from loadslice.app.plan_files import PIPELINE, not_served, write, write_each
 from loadslice.app.plan_inputs import Given, Read, read
 from loadslice.app.plan_model import models_of
 from loadslice.backends.probe import usable_cores
@@ -28,6 +28,7 @@ from loadslice.plan.shocks import drift_of, time_error
 from loadslice.plan.sweep import Ledger, Runner, local
 from loadslice.plan.sweep_ray import cluster
 from loadslice.sim import simulate
+from loadslice.spec import pipeline as pipeline_file
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import encode_json, sha256_file, stamp, write_bytes
 from loadslice.spec.observed import Observed
@@ -102,6 +103,10 @@ def run(asked: Asked) -> Plan:
         plan = msgspec.structs.replace(plan, pipelines=write_each(chosen, models, asked.out), warnings=warnings)
     elif asked.out is not None and chosen is not None:
         plan = msgspec.structs.replace(plan, pipelines=write(chosen, found.folder, asked.out))
+        lacks = not_served(pipeline_file.load(asked.out / PIPELINE))
+        if lacks:
+            note = f"{PIPELINE} is for `simulate`; before `serve`: {'; '.join(lacks)}."
+            plan = msgspec.structs.replace(plan, warnings=[*plan.warnings, note])
     keep(plan, asked.out, "plan.json")
     if asked.out is not None:
         write_bytes(asked.out / PAGE, render_plan(plan).encode())

@@ -111,6 +111,8 @@ def _confidence(plan: Plan) -> Iterator[str]:
         yield f"confidence stays the best in {known.survives:.0%} of {known.draws:,} draws"
     for name, share in list(known.rivals.items())[:3]:
         yield f"           {name} in {share:.0%}"
+    if known.safer is not None and known.safer_survives is not None:
+        yield f"           {known.safer} would in {known.safer_survives:.0%}: the safer choice"
     if known.experiment is not None:
         price = "" if known.experiment_cost is None else f" ({known.experiment_cost:,.0f} {plan.currency})"
         yield f"           would be settled by: {known.experiment}{price}"

@@ -32,6 +32,8 @@ from loadslice.spec.prices import Prices
 from loadslice.spec.variant import Squeeze
 
 INTERVAL_DRAWS = 1000
+SCORES_MAX = 4
+"""Told beside that of the recommended fleet, the best first."""
 
 
 def complete(
@@ -258,12 +260,14 @@ def _scenario_step(fleets: Sequence[PlannedFleet], budget: Budget, span_s: float
         return PathStep(
             question=question, answer="not known", evidence="no fleet keeps the promise, or no figure is known"
         )
+    made.sort(key=lambda score: -(score.score or 0.0))
     best = max(made, key=lambda score: (score.veto is None, score.score or 0.0))
+    shown = [score for place, score in enumerate(made) if place < SCORES_MAX or score.fleet == settled.recommended]
     told = "; ".join(
         f"{score.fleet} {score.score:.2f}"
         + (f" (vetoed: {score.veto})" if score.veto else "")
         + (f" (without {', '.join(score.unknown)})" if score.unknown else "")
-        for score in sorted(made, key=lambda score: -(score.score or 0.0))
+        for score in shown
     )
     same = best.fleet == settled.recommended
     answer = best.fleet if same or settled.recommended is None else f"{best.fleet}; the recommended one costs less"

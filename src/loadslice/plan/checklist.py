@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from loadslice.plan.decision.facts import Facts
 from loadslice.plan.decision.scenario import is_hybrid, kinds
+from loadslice.plan.decision.settle import REFERENCES
 from loadslice.plan.decision.tree import IDLE_SHARE, MATCH_SHARE
 from loadslice.spec.device import Kind
 from loadslice.spec.latency import Entry, LatencyTable
@@ -172,7 +173,8 @@ def _gpu(
 
 
 def _ownership(fleets: Sequence[PlannedFleet]) -> CheckItem:
-    kept = [fleet for fleet in fleets if fleet.meets_slo]
+    kept = [fleet for fleet in fleets if fleet.meets_slo and fleet.name in REFERENCES]
+    kept = kept or [fleet for fleet in fleets if fleet.meets_slo]
     if not kept:
         return _item(5, "failed" if fleets else "open", "no fleet keeps the promise")
     lines, missing = [], []

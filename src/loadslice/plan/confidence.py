@@ -36,6 +36,8 @@ OUTER, INNER = 60, 200
 """Results of an experiment, and worlds for each."""
 SURE = 0.95
 """A recommendation that survives so often is settled."""
+GAIN = 0.01
+"""Of all worlds; less is luck of the draw."""
 COMPARED_MAX = 12
 """Fleets that are compared: the recommended one and the next cheapest."""
 TURN_MAX = 10.0
@@ -143,7 +145,9 @@ def confidence(
         rng,
     )
     survives = float(np.mean(best == own))
-    settling = next((one for one in found if one.survives_after >= SURE), None) if survives < SURE else None
+    settling = next((one for one in found if one.survives_after >= SURE and one.gain >= GAIN), None)
+    settling = settling if survives < SURE else None
+    safer, safer_survives = _safer(table, own, survives, names)
     return Confidence(
         survives=survives,
         draws=draws,
@@ -155,7 +159,16 @@ def confidence(
         experiments=found,
         expected_loss=float(np.mean(table.paid[own] - table.paid.min(axis=0))),
         left_out=left_out,
+        safer=safer,
+        safer_survives=safer_survives,
     )
+
+
+def _safer(table: Table, own: int, survives: float, names: list[str]) -> tuple[str | None, float | None]:
+    """The fleet of least expected cost, what failing costs included, where it is right more often; else nothing."""
+    least = int(table.paid.mean(axis=1).argmin())
+    share = float(np.mean(table.best(least) == least))
+    return (names[least], share) if least != own and share >= survives + GAIN else (None, None)
 
 
 def _candidates(
@@ -332,6 +345,9 @@ def _experiments(
         chosen = guess.argmin(axis=0)
         followed = np.repeat(chosen, INNER)
         right = table.best(followed) == followed
+        # Taken without a result: what an experiment does not change it does not settle.
+        unasked = int(guess.mean(axis=1).argmin())
+        gain = float(right.mean() - np.mean(table.best(unasked) == unasked))
         found.append(
             Experiment(
                 name=trial.name,
@@ -339,8 +355,8 @@ def _experiments(
                 hours=trial.hours,
                 cost=trial.cost(budget.money.hour_cost),
                 survives_after=float(right.mean()),
-                # Against the fleet that one would take unasked, which is also that of least expected cost.
-                worth=max(0.0, float(np.mean(paid[guess.mean(axis=1).argmin()] - paid[chosen, np.arange(OUTER)]))),
+                gain=gain,
+                worth=max(0.0, float(np.mean(paid[unasked] - paid[chosen, np.arange(OUTER)]))),
             )
         )
     return sorted(found, key=lambda one: (one.cost if one.cost is not None else one.hours, one.name))

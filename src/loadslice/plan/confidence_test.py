@@ -193,3 +193,15 @@ def test_what_is_owned_at_no_known_price_is_compared_and_not_counted_where_more_
     tight = confidence([free, DEAR], "cpu-only", BUDGET, owned, carries={"cpu-only": 1.1, "gpu-only": 9.0}, draws=500)
     assert 0.5 < (tight.survives or 0.0) < 1.0
     assert set(tight.rivals) == {"gpu-only"}
+
+
+def test_where_a_little_more_money_is_much_safer_that_is_said_and_no_experiment_is_made_for_it() -> None:
+    near = fleet("cpu-only", {"cpu": engine("cpu", 2)}, latency_ms=latency(196.0))
+    roomy = fleet("more", {"cpu": engine("cpu", 2, price_purchase=50.0)}, latency_ms=latency(120.0))
+    alone = {"cpu-only": 9.0, "more": 9.0}
+    made = confidence([near, roomy], "cpu-only", BUDGET, PRICES, carries=alone)
+    assert 0.6 < (made.survives or 0.0) < 0.95
+    assert made.safer == "more"
+    assert (made.safer_survives or 0.0) > 0.95
+    assert made.experiment is None
+    assert all(abs(one.gain) < 0.02 for one in made.experiments if "time of cpu" not in one.settles)

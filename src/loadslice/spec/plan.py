@@ -298,6 +298,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """``None``: a price is missing."""
     survives_after: float
     """Probability that the fleet chosen after it stays the best."""
+    gain: float
+    """By how much that is above the same without a result, for the fleet of least expected cost."""
     worth: float | None
     """Money that knowing the result would save on average; an experiment that costs more is not worth it."""
 
@@ -323,6 +325,9 @@ class Confidence(msgspec.Struct, frozen=True, kw_only=True):
     """Money that deciding now costs on average over knowing everything."""
     left_out: dict[str, str] = {}
     """Fleets that were not compared, and why."""
+    safer: str | None = None
+    """The fleet of least expected cost, failing included, where it stays the best more often; ``None``: none does."""
+    safer_survives: float | None = None
 
 
 class HourLoad(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,8 @@ import msgspec
 from loadslice.spec.plan import Limit, PlannedFleet
 
 TOLERANCE = 1e-9
+ALIKE = 0.05
+"""Fleets that differ by less in cost, P99 and energy are one to whoever reads the table."""
 
 
 def mark(fleets: Sequence[PlannedFleet]) -> list[PlannedFleet]:
@@ -39,6 +41,29 @@ def _dominates(one: PlannedFleet, other: PlannedFleet) -> bool:
             return False
         better = better or first < second * (1 - TOLERANCE)
     return better
+
+
+def apart(there: Sequence[PlannedFleet], others: Sequence[PlannedFleet]) -> list[PlannedFleet]:
+    """Of other fleets, in their order, those that better every fleet before them by more than `ALIKE` in something."""
+    kept: list[PlannedFleet] = []
+    for fleet in others:
+        if not any(_alike(known, fleet) for known in (*there, *kept)):
+            kept.append(fleet)
+    return kept
+
+
+def _alike(known: PlannedFleet, fleet: PlannedFleet) -> bool:
+    """It is hardly worse in anything."""
+    if known.meets_slo is not True:
+        return False
+    pairs = [
+        (known.cost_per_hour, fleet.cost_per_hour),
+        (known.latency_ms.p99, fleet.latency_ms.p99),
+        (known.energy_j, fleet.energy_j),
+    ]
+    return all(
+        first is second if first is None or second is None else first <= second * (1 + ALIKE) for first, second in pairs
+    )
 
 
 def nearest(fleets: Sequence[PlannedFleet]) -> str | None:

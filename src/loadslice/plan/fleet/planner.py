@@ -14,7 +14,7 @@ import numpy as np
 
 from loadslice.plan.fleet import rivals
 from loadslice.plan.fleet.around import Tools, around, now_and_then
-from loadslice.plan.fleet.front import mark
+from loadslice.plan.fleet.front import apart, mark
 from loadslice.plan.fleet.grow import carries, grow
 from loadslice.plan.fleet.intervals import intervals
 from loadslice.plan.fleet.judge import Judge
@@ -256,9 +256,12 @@ def _front(
         if fleet is not None:
             others[label] = fleet
     marked = mark(own + [planned(label, label, fleet, setting, full, budget) for label, fleet in others.items()])
-    left = [fleet.name for fleet in marked[len(own) :] if fleet.dominated_by is None]
-    left.sort(key=lambda label: others[label].mix.cost_per_hour)
-    return {label: Candidate(label, others[label], full) for label in left[: max(0, SHOWN_MAX - len(NAMES))]}
+    left = sorted(
+        (fleet for fleet in marked[len(own) :] if fleet.dominated_by is None),
+        key=lambda fleet: others[fleet.name].mix.cost_per_hour,
+    )
+    shown = [fleet.name for fleet in apart(own, left)][: max(0, SHOWN_MAX - len(NAMES))]
+    return {label: Candidate(label, others[label], full) for label in shown}
 
 
 def _carried(candidates: dict[str, Candidate], setting: Setting, tools: Tools) -> dict[str, float]:
