@@ -3,10 +3,10 @@
 import contextlib
 import hashlib
 import mimetypes
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
@@ -64,6 +64,8 @@ class Inputs:
     rows: int
     fingerprint: str
     """The same for the same content: a run is resumed only on what it began with."""
+    too_long: Mapping[int, int] = field(default_factory=dict)
+    """Lines that are too long: where each begins, and where the next one does, so that it is read once only."""
 
     def __iter__(self) -> Iterator[Row | BadRow]:
         """All rows in order."""
@@ -72,7 +74,7 @@ class Inputs:
         elif self.path.suffix == ".npz":
             yield from _array_rows(self.path)
         else:
-            yield from _line_rows(self.path)
+            yield from _line_rows(self.path, self.too_long)
 
 
 def look(path: Path) -> Inputs:
@@ -81,18 +83,19 @@ def look(path: Path) -> Inputs:
     Raises:
         InputError: None of these, unreadable, or without rows.
     """
+    too_long: dict[int, int] = {}
     if path.is_dir():
         files = _files(path)
         rows, fingerprint = len(files), _folder_fingerprint(files)
     elif path.suffix == ".npz":
         rows, fingerprint = _array_count(_arrays(path), str(path)), sha256_file(path)
     elif path.suffix in (".jsonl", ".ndjson"):
-        rows, fingerprint = _line_count(path), sha256_file(path)
+        rows, fingerprint = _line_count(path, too_long)
     else:
         raise InputError(f"{path}: give a .jsonl file, an .npz file, or a folder with one input per file.")
     if rows == 0:
         raise InputError(f"{path}: holds no rows.")
-    return Inputs(path, rows, fingerprint)
+    return Inputs(path, rows, fingerprint, too_long)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -111,29 +114,45 @@ def _folder_fingerprint(files: list[Path]) -> str:
     return digest.hexdigest()
 
 
-def _line_count(path: Path) -> int:
+def _line_count(path: Path, too_long: dict[int, int]) -> tuple[int, str]:
+    """Lines that are not empty, and the hash of all; notes those that are too long."""
+    rows, digest = 0, hashlib.sha256()
     try:
         with opened(path) as stream:
-            return sum(1 for line in _lines(stream) if line is None or line.strip())
+            at = 0
+            while line := stream.readline(LINE_BYTES_MAX + 1):
+                digest.update(line)
+                begins, at = at, at + len(line)
+                rows += bool(line.strip()) or len(line) > LINE_BYTES_MAX
+                if len(line) > LINE_BYTES_MAX:
+                    while line and not line.endswith(b"\n"):
+                        line = stream.readline(LINE_BYTES_MAX)
+                        digest.update(line)
+                        at += len(line)
+                    too_long[begins] = at
     except OSError as error:
         raise InputError(f"{path}: cannot be read, {reason(error)}.") from error
+    return rows, digest.hexdigest()
 
 
-def _lines(stream: Any) -> Iterator[bytes | None]:
-    """Lines; ``None`` for one that is too long, which is read past without being kept."""
-    while line := stream.readline(LINE_BYTES_MAX + 1):
-        if len(line) <= LINE_BYTES_MAX:
-            yield line
-            continue
-        while line and not line.endswith(b"\n"):
-            line = stream.readline(LINE_BYTES_MAX)
-        yield None
+def _lines(stream: BinaryIO, too_long: Mapping[int, int]) -> Iterator[bytes | None]:
+    """Lines; ``None`` for one that is too long."""
+    at = 0
+    while True:
+        while at in too_long:
+            at = stream.seek(too_long[at])
+            yield None
+        line = stream.readline(LINE_BYTES_MAX + 1)
+        if not line:
+            return
+        at += len(line)
+        yield line
 
 
-def _line_rows(path: Path) -> Iterator[Row | BadRow]:
+def _line_rows(path: Path, too_long: Mapping[int, int]) -> Iterator[Row | BadRow]:
     number = 0
     with opened(path) as stream:
-        for index, line in enumerate(_lines(stream), 1):
+        for index, line in enumerate(_lines(stream, too_long), 1):
             place = f"line {index}"
             if line is None:
                 yield BadRow(number, place, f"longer than {LINE_BYTES_MAX} bytes")

@@ -3,8 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from loadslice.app import batch_rows
 from loadslice.app.batch_rows import BadRow, Row, look
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import sha256_file
 
 
 def test_a_bad_line_is_told_in_its_place_and_the_others_are_rows(tmp_path: Path) -> None:
@@ -24,6 +26,26 @@ def test_a_bad_line_is_told_in_its_place_and_the_others_are_rows(tmp_path: Path)
     outside = found[3]
     assert isinstance(outside, BadRow)
     assert "outside" in outside.error
+
+
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_lines_that_are_too_long_are_told_in_their_places_and_hashed_like_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(batch_rows, "LINE_BYTES_MAX", 20)
+    path = tmp_path / "rows.jsonl"
+    long = '{"inputs": []' + " " * 100 + "}"
+    path.write_text("\n".join([long, long, '{"inputs": []}', " " * 30, "", '{"inputs": []}', long]) + end)
+    inputs = look(path)
+    assert [(row.number, row.place, isinstance(row, Row)) for row in inputs] == [
+        (0, "line 1", False),
+        (1, "line 2", False),
+        (2, "line 3", True),
+        (3, "line 4", False),
+        (4, "line 6", True),
+        (5, "line 7", False),
+    ]
+    assert (inputs.rows, inputs.fingerprint) == (6, sha256_file(path))
 
 
 def test_a_link_that_leads_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:

@@ -149,10 +149,10 @@ class Sender:
         url = self.asked.raw_url if one.row.raw else self.asked.infer_url
         try:
             async with session.post(url, data=one.row.body, headers=headers, allow_redirects=False) as response:
-                body = await response.content.read(ANSWER_BYTES_MAX + 1)
-                while not response.content.at_eof() and len(body) <= ANSWER_BYTES_MAX:
-                    body += await response.content.read(ANSWER_BYTES_MAX + 1 - len(body))
-                self._hear(one, response.status, response.headers, body)
+                body = bytearray()
+                while len(body) <= ANSWER_BYTES_MAX and (part := await response.content.readany()):
+                    body += part
+                self._hear(one, response.status, response.headers, bytes(body))
         except aiohttp.ClientConnectorError:
             self._come_back(one, "nobody answers there", None)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
