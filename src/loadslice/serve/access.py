@@ -31,6 +31,10 @@ PRIORITY_HEADER = "x-loadslice-priority"
 _CLASS_NUMBERS = {name: number for number, name in enumerate(CLASSES)} | {str(n): n for n in range(len(CLASSES))}
 _NOBODY = digest("")
 
+SET_BACK = 1
+"""Days, and months, that a clock may be set back without a quota beginning anew: an hour around midnight would grant it
+twice. One that was wrong by more than that has counted for a day that is none."""
+
 ADMIN_TOKEN_BYTES_MIN = 20
 """Shorter secrets from the environment are refused."""
 
@@ -210,9 +214,9 @@ class Access:
         wall_s = self._wall_s()
         now = datetime.fromtimestamp(wall_s, UTC)
         day, month = now.toordinal(), now.year * 12 + now.month
-        if account.day != day:
+        if not 0 <= account.day - day <= SET_BACK:
             account.day, account.used_today = day, 0
-        if account.month != month:
+        if not 0 <= account.month - month <= SET_BACK:
             account.month, account.used_this_month = month, 0
         if account.used_today >= token.per_day or account.used_this_month >= token.per_month:
             raise RefusalError(

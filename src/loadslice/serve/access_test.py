@@ -136,6 +136,18 @@ def test_a_quota_ends_with_the_day_and_the_month() -> None:
     assert [ask(access, text) for _ in range(2)] == [200, 429]  # the third of the month
 
 
+def test_a_clock_that_is_set_back_and_forth_around_midnight_grants_no_quota_twice() -> None:
+    text, kept = token(per_day=2, burst=100)
+    access, clocks = opened(kept)
+    clocks.go(3600)  # the first of June
+    assert [ask(access, text) for _ in range(2)] == [200, 200]
+    for by_s in (-3600, 3600, -3600, 3600):
+        clocks.wall_s += by_s
+        assert ask(access, text) == 429
+    clocks.wall_s -= 400 * 86_400  # it was wrong by a year: that is no day of ours
+    assert ask(access, text) == 200
+
+
 def test_what_was_used_outlives_a_restart_and_a_reload() -> None:
     text, kept = token(per_day=3)
     access, _ = opened(kept)

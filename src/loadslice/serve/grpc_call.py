@@ -178,7 +178,9 @@ class Call:
         self._ended = True
         block = bytearray() if self._headed else bytearray(_HEAD_OK + _ACCEPTED)
         block += h2.field(b"grpc-status", str(error.code).encode())
-        block += h2.field(b"grpc-message", quote(error.text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~").encode())
+        # It may quote the peer, whose bytes need be no text.
+        text = error.text.encode(errors="replace")
+        block += h2.field(b"grpc-message", quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~").encode())
         block += _fields(error.metadata)
         for task in list(self._tasks):
             if task is not asyncio.current_task():

@@ -192,6 +192,20 @@ def test_those_that_were_told_to_leave_and_do_not_read_it_do_not_pile_up() -> No
     run(play)
 
 
+def test_a_refusal_that_quotes_bytes_which_are_no_text_ends_its_call_alone() -> None:
+    def play(port: Port) -> None:
+        connection, wire = port.connect()
+        fields = (b":method", b"POST"), (b":path", b"/unary"), (b"content-type", b"application/grpc")
+        coded = b"".join([h2.field(*one) for one in (*fields, (b"grpc-encoding", b"\xff\xfe"))])
+        connection.data_received(h2.frame(h2.HEADERS, h2.END_HEADERS, 1, coded))
+        connection.data_received(h2.frame(h2.DATA, h2.END_STREAM, 1, b"\1\0\0\0\1x"))
+        assert b"grpc-message" in wire.sent
+        assert wire.is_open
+        connection.connection_lost(None)
+
+    run(play)
+
+
 def test_a_connection_that_has_closed_is_freed_and_not_by_the_garbage_collector() -> None:
     def play(port: Port) -> None:
         gc.collect()

@@ -56,6 +56,9 @@ F_SETSIG = 10
 SWITCH_INTERVAL_S = 0.0005
 """As in the server: a slot that waits for the interpreter waits this long at most."""
 
+TEXT_MAX = 4096
+"""Characters of an error that would not go into a message."""
+
 OOM_SCORE = 500
 """The system, when it must, ends this process before the server."""
 
@@ -118,7 +121,7 @@ def beat(pulse: socket.socket) -> None:
 def obey(control: socket.socket, models: Models) -> None:
     """Load and free models until the server closes its end."""
     while raw := control.recv(MESSAGE_BYTES_MAX):
-        control.send(encoder.encode(_answer(order_decoder.decode(raw), models)))
+        control.send(_said(_answer(order_decoder.decode(raw), models)))
 
 
 def _answer(order: Order, models: Models) -> Answer:
@@ -151,7 +154,20 @@ def serve(channel: socket.socket, arena: Arena, models: Models, slot: int) -> No
     room = bytearray(MESSAGE_BYTES_MAX)
     view = memoryview(room)
     while size := channel.recv_into(room):
-        channel.send(encoder.encode(_run(bytes(view[:size]), arena, models, slot)))
+        channel.send(_said(_run(bytes(view[:size]), arena, models, slot)))
+
+
+def _said(answer: Answer | Ran | Failed) -> bytes:
+    """An answer as it goes out. One that no message holds would end the thread that gives it, and its slot with it."""
+    said = encoder.encode(answer)
+    if len(said) <= MESSAGE_BYTES_MAX:
+        return said
+    if isinstance(answer, Refused):
+        return encoder.encode(Refused(answer.text[:TEXT_MAX]))
+    if isinstance(answer, Failed):
+        return encoder.encode(Failed(answer.kind, answer.text[:TEXT_MAX]))
+    why = f"names and shapes of its tensors take {len(said)} bytes, {MESSAGE_BYTES_MAX} is the most."
+    return encoder.encode(Failed("engine", why) if isinstance(answer, Ran) else Refused(why))
 
 
 def _run(message: bytes, arena: Arena, models: Models, slot: int) -> Ran | Failed:
