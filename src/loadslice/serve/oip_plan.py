@@ -29,8 +29,8 @@ class Plan(NamedTuple):
     wanted: Wanted
     bucket: int
     items: int
-    tensors: list[tuple[str, np.dtype[np.generic], list[int], int, int]]
-    """Name as the first stage has it, type, shape, elements, place behind the JSON part."""
+    tensors: list[tuple[str, np.dtype[np.generic], tuple[int, ...], int]]
+    """Name as the first stage has it, type, shape, place behind the JSON part."""
     binary_bytes: int
 
 
@@ -61,7 +61,7 @@ class Plans:
             dtype = tensor.dtype
             if dtype not in _KEPT.values():
                 return
-            tensors.append((name, dtype, list(tensor.shape), tensor.size, offset))
+            tensors.append((name, dtype, tensor.shape, offset))
             offset += tensor.nbytes
         if len(self._known) >= PLANS_MAX:
             self._known.clear()
@@ -72,8 +72,8 @@ class Plans:
 def tensors_of(plan: Plan, body: bytes | memoryview, json_bytes: int) -> dict[str, Tensor]:
     """The tensors of a request that a plan is known for; views of the body wherever they stand aligned."""
     found: dict[str, Tensor] = {}
-    for name, dtype, shape, count, offset in plan.tensors:
-        tensor = np.frombuffer(body, dtype, count, json_bytes + offset).reshape(shape)
+    for name, dtype, shape, offset in plan.tensors:
+        tensor = np.ndarray(shape, dtype, body, json_bytes + offset)
         # A JSON part of odd length leaves what follows unaligned, which runtimes may not read in place.
         found[name] = tensor if tensor.flags.aligned else tensor.copy()
     return found
