@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+from loadslice.app.output import say
 from loadslice.app.plan_run import Asked, run
 from loadslice.app.study_findings import Findings
 from loadslice.app.study_observed import observed
 from loadslice.app.study_report import plan_reports
+from loadslice.evaluate.verdict import crowd
 from loadslice.spec.errors import MissingExtraError
 from loadslice.spec.plan import Plan
 
@@ -20,6 +22,13 @@ def plan(found: Findings, out: Path) -> None:
     studied = found.studied[0]
     if studied.table is None:
         found.not_planned = f"{studied.plan.title} could not be profiled."
+        return
+    if (share := crowd(plan_reports(found))) is not None:
+        found.not_planned = (
+            f"other programs took up to {share:.0%} of this machine, so what its engines can do is not known. "
+            "Repeat the study on a quiet machine."
+        )
+        say(f"no fleet to buy is sought: {found.not_planned}")
         return
 
     def search() -> tuple[Plan | None, str]:

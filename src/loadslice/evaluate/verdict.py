@@ -7,7 +7,11 @@ The rules, in order:
 2. Among plans that keep it, the one that spends the least processor time per request is recommended. Differences below
    `NOISE_PCT` are noise: then the simpler plan (one engine) goes before the hybrid, and lower latency decides last.
 3. A hybrid pays when it alone keeps the promise, or when rule 2 chose it. Otherwise the advice is: stay on one engine.
+4. Beside other programs that took a large part of the machine a promise that was kept all the same is kept. Nothing
+   else can be told: neither that it would be broken on a quiet machine, nor that another plan would be dearer.
 """
+
+import msgspec
 
 from loadslice.evaluate.compare import error_rate
 from loadslice.spec.budget import Slo
@@ -22,6 +26,8 @@ SQUEEZE = (
 )
 QUIET_SHARE = 0.10
 """A run is disturbed when other programs took more of the machine than this."""
+CROWDED_SHARE = 0.25
+"""From here on latencies are those of the other programs as much as the plan's."""
 
 
 def judge(plan: PlanReport, slo: Slo) -> tuple[bool | None, bool, list[str]]:
@@ -65,6 +71,32 @@ def _inside(figure: Compared | None, limit: float) -> bool:
 
 def verdict(plans: list[PlanReport], slo: Slo) -> Verdict:
     """The answer over all plans; see the module's rules."""
+    found = _verdict(plans, slo)
+    return found if (share := crowd(plans)) is None else _beside(found, share)
+
+
+def crowd(plans: list[PlanReport]) -> float | None:
+    """The most of this machine that other programs took during a run; ``None``: too little to hide what plans do."""
+    most = max((plan.cpu.others_utilisation for plan in plans if plan.cpu is not None), default=0.0)
+    return most if most > CROWDED_SHARE else None
+
+
+def _beside(found: Verdict, share: float) -> Verdict:
+    """What is left of a verdict on a machine that other programs had a large part of."""
+    took = f"other programs took up to {share:.0%} of this machine while it was measured"
+    rule = Rule(code="crowded", text="What was measured is not of the plans alone.", evidence=took)
+    if found.recommended is not None:
+        headline = f"{found.headline} That was although {took}; whether another plan would be cheaper cannot be told."
+        return msgspec.structs.replace(found, headline=headline, rules=[*found.rules, rule])
+    return msgspec.structs.replace(
+        found,
+        headline=f"It cannot be told which plan keeps the promise: {took}.",
+        action="Repeat the study on a quiet machine. Nothing follows from these runs, neither to squeeze nor to buy.",
+        rules=[*found.rules, rule],
+    )
+
+
+def _verdict(plans: list[PlanReport], slo: Slo) -> Verdict:
     kept = [plan for plan in plans if plan.meets_slo]
     promise = _promise(slo)
     if not any(plan.measured for plan in plans):

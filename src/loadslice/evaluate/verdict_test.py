@@ -93,6 +93,21 @@ def test_a_disturbed_run_is_named() -> None:
     assert any("40% (a)" in sentence for sentence in verdict(plans, SLO).sentences)
 
 
+def test_on_a_crowded_machine_nothing_follows_but_a_promise_that_was_kept_all_the_same() -> None:
+    late = verdict([plan("a", p95_ms=500, cpu_ms=70, others=0.9), plan("b", p95_ms=400, cpu_ms=70)], SLO)
+    assert late.headline == (
+        "It cannot be told which plan keeps the promise: "
+        "other programs took up to 90% of this machine while it was measured."
+    )
+    assert late.recommended is None
+    assert late.action.startswith("Repeat the study on a quiet machine.")
+    assert {rule.code for rule in late.rules} >= {"none_meets", "disturbed", "crowded"}
+    kept = verdict([plan("a", p95_ms=100, cpu_ms=70, others=0.9), plan("b", p95_ms=400, cpu_ms=70)], SLO)
+    assert kept.recommended == "a"
+    assert kept.headline.startswith("a keeps the promise")
+    assert kept.headline.endswith("whether another plan would be cheaper cannot be told.")
+
+
 def test_one_plan_alone_gets_an_answer_without_a_comparison() -> None:
     found = verdict([plan("a", p95_ms=100, cpu_ms=70)], SLO)
     assert found.headline.startswith("a keeps the promise")
