@@ -1,12 +1,18 @@
 """Administration without a transport."""
 
 import asyncio
+import threading
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from loadslice.serve.access import Access
 from loadslice.serve.admin import BODY_BYTES_MAX, Admin, decode, without_folders
+from loadslice.serve.administration import Guard
 from loadslice.serve.refusals import RefusalError
+from loadslice.spec import access
+from loadslice.spec.access import Tokens
 from loadslice.spec.errors import InputError
 
 
@@ -57,3 +63,17 @@ def test_a_large_body_is_refused_before_it_is_read() -> None:
     with pytest.raises(RefusalError) as refused:
         asyncio.run(Admin().answer("GET", "/admin", b" " * (BODY_BYTES_MAX + 1)))
     assert refused.value.status == 413
+
+
+def test_tokens_are_read_again_beside_the_loop(tmp_path, monkeypatch) -> None:
+    readers = []
+
+    def load(_path: Path) -> Tokens:
+        readers.append(threading.current_thread())
+        return Tokens(version=1)
+
+    monkeypatch.setattr(access, "load", load)
+    guard = Guard(Access(None), tokens_file=tmp_path / "tokens.yaml")
+    assert asyncio.run(guard.reload()) == {"tokens": None}
+    assert readers != [threading.current_thread()]
+    assert not guard.access.is_open

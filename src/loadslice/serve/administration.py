@@ -37,8 +37,8 @@ class Guard:
     drills: bool = False
     """Whether faults may be ordered and process ids are told."""
 
-    def reload(self) -> dict[str, str | None]:
-        """Read tokens and certificates again.
+    async def reload(self) -> dict[str, str | None]:
+        """Read tokens and certificates again, beside the loop: thousands of tokens take half a second.
 
         Returns:
             Of each that there is, why it could not be; what cannot be read leaves the old in force.
@@ -46,13 +46,13 @@ class Guard:
         report: dict[str, str | None] = {}
         if self.tokens_file is not None:
             try:
-                self.access.replace(tokens.load(self.tokens_file))
+                self.access.replace(await asyncio.to_thread(tokens.load, self.tokens_file))
                 report["tokens"] = None
             except InputError as error:
                 report["tokens"] = str(error)
         if self.tls is not None:
             try:
-                self.tls.reload()
+                await asyncio.to_thread(self.tls.reload)
                 report["certificates"] = None
             except InputError as error:
                 report["certificates"] = str(error)
@@ -130,7 +130,7 @@ class Administration:
 
     async def _reload(self, _body: bytes) -> dict[str, Any]:
         """Read everything again: tokens, certificates, and what is served."""
-        report = self._guard.reload()
+        report = await self._guard.reload()
         wrong = {name: why for name, why in report.items() if why is not None}
         if wrong:
             raise InputError("; ".join(wrong.values()))

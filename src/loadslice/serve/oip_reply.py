@@ -34,6 +34,9 @@ _encoder = msgspec.json.Encoder()
 SMALL_BYTES = 1 << 14
 """A tensor up to this size is copied into its reply; a larger one is sent from where it is."""
 
+JSON_ELEMENTS_MAX = 4_000_000
+"""As of inputs (`Limits.json_elements_max`): a third of a second of the loop's time, and 60 bytes each."""
+
 TEMPLATES_MAX = 512
 """JSON parts remembered; when there are more, all are forgotten."""
 
@@ -158,6 +161,12 @@ def check_outputs(tensors: Mapping[str, Tensor]) -> None:
 
 def _json_data(name: str, tensor: Tensor, datatype: str) -> list[Any]:
     """Flat values. NaN and infinity have no JSON form and become null."""
+    if tensor.size > JSON_ELEMENTS_MAX:
+        raise RefusalError(
+            400,
+            f"output '{name}' has {tensor.size} elements, {JSON_ELEMENTS_MAX} is the most given as JSON; ask for it "
+            "with binary_data",
+        )
     values: list[Any] = tensor.ravel().tolist()
     if datatype != BYTES:
         return values

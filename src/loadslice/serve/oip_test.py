@@ -177,6 +177,15 @@ def test_outputs_without_a_form_on_the_wire_are_the_stages_fault(tensor) -> None
         oip_reply.check_outputs({"z": tensor})
 
 
+def test_as_json_no_more_is_given_than_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oip_reply, "JSON_ELEMENTS_MAX", 3)
+    tensors = {"y": np.zeros(4, np.float32)}
+    with pytest.raises(RefusalError, match="'y' has 4 elements, 3 is the most") as refused:
+        oip_reply.encode("m", None, tensors, oip.Wanted())
+    assert refused.value.status == 400
+    assert oip_reply.encode("m", None, tensors, oip.Wanted(binary=True)).body.endswith(bytes(16))
+
+
 def test_a_long_name_is_refused_and_not_sent_back() -> None:
     long = {"name": "n" * 100_000, "datatype": "INT8", "shape": [1], "data": [1]}
     with pytest.raises(RefusalError, match="longer than 256") as refused:

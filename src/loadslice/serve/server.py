@@ -223,7 +223,7 @@ class Server:
         Returns:
             Of each, why it stays as it was; ``None``: it is in force.
         """
-        report = self._guard.reload()
+        report = await self._guard.reload()
         try:
             await self.reload()
             report["what is served"] = None
