@@ -1,5 +1,6 @@
 """Every decision the core takes shows in a metric, and only what a pipeline uses has samples."""
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -134,7 +135,7 @@ def test_served_time_goes_to_whose_it_was() -> None:
 def test_a_scrape_reads_and_changes_nothing(text) -> None:
     pipeline, tables, state = made(text)
     before = [np.array(array) for array in state]
-    assert Metrics(pipeline, tables, state, Clock()).exposition().endswith(b"\n")
+    assert asyncio.run(Metrics(pipeline, tables, state, Clock()).scrape()).endswith(b"\n")
     assert all(np.array_equal(old, new) for old, new in zip(before, state, strict=True))
 
 

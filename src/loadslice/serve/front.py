@@ -367,4 +367,4 @@ class Front:
         return json_reply({"pipelines": [{"name": self._name, "stages": stages}]})
 
     async def _metrics(self, _call: Call) -> Reply:
-        return Reply(200, self._loaded().metrics.exposition(), CONTENT_TYPE_LATEST)
+        return Reply(200, await self._loaded().metrics.scrape(), CONTENT_TYPE_LATEST)

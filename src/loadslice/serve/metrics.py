@@ -4,12 +4,13 @@ Gauges and counters the core keeps are read from its state when somebody scrapes
 loop's thread alone and therefore without locks.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from types import SimpleNamespace
+from typing import Any, Protocol
 
 import numpy as np
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -17,7 +18,6 @@ from prometheus_client.metrics_core import (
     HistogramMetricFamily,
     Metric,
 )
-from prometheus_client.registry import Collector
 
 from loadslice.policy import columns as c
 from loadslice.policy.tables import State, Tables
@@ -102,7 +102,7 @@ class Writes(Protocol):
         """Whether everything could be written so far."""
 
 
-class Metrics(Collector):
+class Metrics:
     """One pipeline's metrics. Labels come from the pipeline file and the outcome codes, so their sets are bounded."""
 
     def __init__(self, pipeline: Pipeline, tables: Tables, state: State, clock: Clock) -> None:
@@ -150,8 +150,7 @@ class Metrics(Collector):
         self._ended = [[0] * len(Reason) for _ in Outcome]
         self._refused: Counter[int] = Counter()
         self._seen: list[tuple[int, list[int]]] = [(0, [0] * len(self._engines))]
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
+        self._scrape: asyncio.Future[bytes] | None = None
 
     def batch_ended(self, batch: Batch) -> None:
         """Count a batch that an engine failed on, and the rows that padded it."""
@@ -216,12 +215,23 @@ class Metrics(Collector):
         """By engine."""
         return self._failed_batches
 
-    def exposition(self) -> bytes:
-        """The text that a scrape gets."""
-        return generate_latest(self._registry)
+    async def scrape(self) -> bytes:
+        """The text that a scrape gets: whoever asks while one is being written gets that.
+
+        With 64 engines it takes a tenth of a second, a quarter of it to read the numbers, which is done on the loop.
+        """
+        if self._scrape is None:
+            families = list(self.collect())
+            found: Any = SimpleNamespace(collect=lambda: families)  # as much of a registry as is asked for
+            self._scrape = asyncio.ensure_future(asyncio.to_thread(generate_latest, found))
+            self._scrape.add_done_callback(self._scraped)
+        return await asyncio.shield(self._scrape)
+
+    def _scraped(self, _scrape: object) -> None:
+        self._scrape = None
 
     def collect(self) -> Iterator[Metric]:
-        """Called by prometheus_client at each scrape."""
+        """All families, read now."""
         yield from self._engine_metrics()
         yield from self._stage_metrics()
         yield from self._decisions.collect()

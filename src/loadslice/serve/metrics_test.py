@@ -1,3 +1,4 @@
+import asyncio
 from dataclasses import dataclass
 
 import msgspec
@@ -20,15 +21,19 @@ class Journal:
     is_well: bool
 
 
-def test_a_journal_that_cannot_be_written_shows() -> None:
+def made() -> Metrics:
     pipeline = check(msgspec.yaml.decode(PIPELINE, type=Pipeline), "p")
     tables = lower(pipeline, None, [])
-    metrics = Metrics(pipeline, tables, fresh(tables, pipeline.max_requests), Clock())
-    assert b"\nloadslice_journal_up" not in metrics.exposition(), "none is kept"
+    return Metrics(pipeline, tables, fresh(tables, pipeline.max_requests), Clock())
+
+
+def test_a_journal_that_cannot_be_written_shows() -> None:
+    metrics = made()
+    assert b"\nloadslice_journal_up" not in asyncio.run(metrics.scrape()), "none is kept"
     metrics.journal = Journal(True)
-    assert b"loadslice_journal_up 1.0\n" in metrics.exposition()
+    assert b"loadslice_journal_up 1.0\n" in asyncio.run(metrics.scrape())
     metrics.journal.is_well = False
-    assert b"loadslice_journal_up 0.0\n" in metrics.exposition()
+    assert b"loadslice_journal_up 0.0\n" in asyncio.run(metrics.scrape())
 
 
 def test_a_histogram_counts_up_to_each_bound_and_sums_seconds() -> None:
@@ -43,3 +48,17 @@ def test_a_histogram_counts_up_to_each_bound_and_sums_seconds() -> None:
     assert counts["+Inf"] == 5
     assert len(counts) == len(BOUNDS_S) + 1
     assert abs(histogram.sum_s - 100.30026) < 1e-9
+
+
+def test_whoever_scrapes_meanwhile_gets_the_same_text_and_one_that_leaves_takes_it_from_nobody() -> None:
+    metrics = made()
+
+    async def scrape() -> None:
+        leaves, stays = (asyncio.ensure_future(metrics.scrape()) for _ in range(2))
+        await asyncio.wait((leaves,), timeout=0)
+        leaves.cancel()
+        first = await stays
+        assert first.endswith(b"\n")
+        assert await metrics.scrape() is not first
+
+    asyncio.run(scrape())
