@@ -34,6 +34,12 @@ FLUSH_S = 5.0
 ROWS_MAX = 16_384
 """Rows kept before a part is written early, so that memory stays flat under load."""
 
+WAITING_MAX = 16
+"""Parts that may wait for the disk, some 20 MB each; with more, it is slower than what is to be kept."""
+
+JOIN_S = 60.0
+"""How long a stop waits for the disk."""
+
 LATENCY_FILE = "latency.json"
 """Kept beside the journal where the core was given a latency table: its decisions replay only with it."""
 
@@ -139,7 +145,12 @@ class JournalWriter:
         Args:
             events: Rows of `policy.events` as one flat array, not changed any more.
         """
-        if self._requests or events:
+        if self._error is None and self._queue.qsize() >= WAITING_MAX:
+            self._error = InputError(f"--journal {self._folder}: the disk is slower than what is to be kept; given up.")
+            log.error("the journal cannot be written any more: %s", self._error)
+        if self._error is not None:
+            self._requests, self._stages = [], []
+        elif self._requests or events:
             self._handed["requests"] += len(self._requests)
             self._handed["stages"] += len(self._stages)
             self._handed["events"] += len(events) // EVENT_WIDTH
@@ -154,7 +165,9 @@ class JournalWriter:
         """
         self.flush(events)
         self._queue.put(None)
-        self._thread.join()
+        self._thread.join(JOIN_S)
+        if self._error is None and self._thread.is_alive():
+            raise InputError(f"--journal {self._folder}: the disk does not take it within {JOIN_S:g} s; not closed.")
         if self._error is not None:
             raise self._error
         requests = sum(outcomes.values())

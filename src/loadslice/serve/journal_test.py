@@ -1,11 +1,14 @@
+import threading
 from array import array
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import polars as pl
 import pytest
 
 from loadslice.policy.events import EVENT_COLUMNS
+from loadslice.serve import journal as writing
 from loadslice.serve.journal import JournalWriter
 from loadslice.serve.request import Passage, Request
 from loadslice.spec import journal
@@ -103,6 +106,30 @@ def test_a_row_that_no_file_takes_is_said_once_and_the_journal_is_not_clean(tmp_
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert not writer.is_well
     assert b'"clean": false' in (tmp_path / "journal.json").read_bytes()
+
+
+def test_a_disk_that_stands_still_holds_no_more_than_so_many_parts(
+    tmp_path, pipeline, caplog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+    frame = writing._frame
+
+    def slow(*arguments: Any) -> pl.DataFrame:
+        assert goes_on.wait(20)
+        return frame(*arguments)
+
+    monkeypatch.setattr(writing, "_frame", slow)
+    writer = JournalWriter(tmp_path, pipeline, None)
+    for tag in range(writing.WAITING_MAX + 5):
+        writer.add(ended(tag))
+        writer.flush(array("q"))
+    assert not writer.is_well
+    assert writer._queue.qsize() <= writing.WAITING_MAX
+    goes_on.set()
+    with pytest.raises(InputError, match="slower than what is to be kept"):
+        close(writer, array("q"), writing.WAITING_MAX + 5)
+    assert len(caplog.records) == 1
+    assert not journal.load_head(tmp_path).clean
 
 
 def test_a_journal_that_lacks_a_request_is_not_clean(tmp_path: Path, pipeline) -> None:
