@@ -189,5 +189,5 @@ def check_feeds(inputs: list[TensorInfo], feeds: Mapping[str, Tensor]) -> None:
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
     return len(shape) == len(wanted) and all(
-        [want is None or side == want for side, want in zip(shape, wanted, strict=True)]
+        want is None or side == want for side, want in zip(shape, wanted, strict=True)
     )
