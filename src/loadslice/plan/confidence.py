@@ -28,7 +28,7 @@ from loadslice.plan.money.bill import Bill, bill
 from loadslice.plan.money.years import Array, headroom, over
 from loadslice.plan.shocks import SIMULATED, Assumption, assumptions, shocks_of, time_of
 from loadslice.spec.budget import Budget
-from loadslice.spec.plan import Confidence, Experiment, PlannedFleet, Swing
+from loadslice.spec.plan import GAIN, Confidence, Experiment, PlannedFleet, Swing
 from loadslice.spec.prices import Prices
 
 DRAWS = 4000
@@ -36,8 +36,6 @@ OUTER, INNER = 60, 200
 """Results of an experiment, and worlds for each."""
 SURE = 0.95
 """A recommendation that survives so often is settled."""
-GAIN = 0.01
-"""Of all worlds; less is luck of the draw."""
 COMPARED_MAX = 12
 """Fleets that are compared: the recommended one and the next cheapest."""
 TURN_MAX = 10.0

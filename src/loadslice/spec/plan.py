@@ -16,6 +16,9 @@ from loadslice.spec.observed import Observed
 from loadslice.spec.pipeline import Precision
 from loadslice.spec.simulation import LatencyMs
 
+GAIN = 0.01
+"""Of all worlds; less is luck of the draw."""
+
 Objective = Literal["cost", "latency", "energy", "throughput"]
 
 Judged = Literal["simulated", "bounded", "not judged"]
@@ -298,10 +301,15 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """``None``: a price is missing."""
     survives_after: float
     """Probability that the fleet chosen after it stays the best."""
-    gain: float
+    gain: float = 0.0
     """By how much that is above the same without a result, for the fleet of least expected cost."""
     worth: float | None
     """Money that knowing the result would save on average; an experiment that costs more is not worth it."""
+
+    @property
+    def tells(self) -> bool:
+        """Its result would change the choice often enough, or for money enough, to be looked at."""
+        return self.gain >= GAIN or (self.worth or 0.0) >= 1.0
 
 
 class Confidence(msgspec.Struct, frozen=True, kw_only=True):

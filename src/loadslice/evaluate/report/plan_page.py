@@ -37,6 +37,8 @@ def _pages() -> Environment:
 
 def _context(plan: Plan) -> dict[str, Any]:
     costs = [cost for fleet in plan.fleets for cost in fleet.tco or []]
+    swings = [] if plan.confidence is None else plan.confidence.tornado
+    trials = [] if plan.confidence is None else plan.confidence.experiments
     return {
         "p": plan,
         "charts": plan_charts(plan),
@@ -46,6 +48,10 @@ def _context(plan: Plan) -> dict[str, Any]:
         "parts": [(kind, words_) for kind, (words_, _) in PARTS.items()],
         "cost_of": cost_of,
         "called": called,
+        "turning": [swing for swing in swings if swing.turns_at is not None],
+        "steady": [swing.assumption for swing in swings if swing.turns_at is None],
+        "telling": [trial for trial in trials if trial.tells],
+        "idle": [trial.name for trial in trials if not trial.tells],
     }
 
 

@@ -91,7 +91,11 @@ def test_the_reference_plans_are_always_in_the_table_and_one_is_recommended() ->
     assert plan.recommended is not None
     assert plan.proof.cheapest_proven
     assert plan.proof.lower_bound_per_hour == pytest.approx(plan.proof.cost_per_hour)
-    assert all(fleet.interval_95 for fleet in plan.fleets[:4])
+    for fleet in plan.fleets[:4]:
+        assert fleet.interval_95 is not None
+        low, high = fleet.interval_95["latency_ms.p99"]
+        assert 0 < low <= (fleet.latency_ms.p99 or 0.0) * 1.1
+        assert high >= (fleet.latency_ms.p99 or 0.0) / 1.1
 
 
 def test_no_rival_planner_is_cheaper_and_one_that_knows_no_queues_had_to_add() -> None:

@@ -1,10 +1,13 @@
 """Figures with their uncertainty: what another run would show, and what modelled times may be wrong by."""
 
+import math
+
 import msgspec
 import numpy as np
 
 from loadslice.plan.fleet.judge import Judge, Verdict
 from loadslice.sim import replicas, simulate
+from loadslice.sim.draws import t_95
 from loadslice.spec.uncertainty import perturbed
 
 REPLICAS = 8
@@ -32,7 +35,16 @@ def intervals(judge: Judge, verdict: Verdict, seed: int) -> dict[str, tuple[floa
         again = judge.summed(run, verdict.counts, verdict.boxes, verdict.policy)
         for name, value in _figures(again):
             figures.setdefault(name, []).append(value)
-    return {name: replicas.interval(values) for name, values in figures.items() if len(values) == number}
+    return {name: _interval(name, values) for name, values in figures.items() if len(values) == number}
+
+
+def _interval(name: str, values: list[float]) -> tuple[float, float]:
+    """Of one more value. What modelled times are wrong by is a factor, so a latency's bounds are found in logarithms."""
+    if not name.startswith("latency_ms.") or min(values) <= 0:
+        return replicas.interval(values)
+    logs = np.log(values)
+    half = t_95(len(values) - 1) * float(np.std(logs, ddof=1)) * math.sqrt(1 + 1 / len(values))
+    return float(np.exp(logs.mean() - half)), float(np.exp(logs.mean() + half))
 
 
 def _figures(verdict: Verdict) -> list[tuple[str, float]]:
