@@ -39,7 +39,7 @@ def intervals(judge: Judge, verdict: Verdict, seed: int) -> dict[str, tuple[floa
 
 
 def _interval(name: str, values: list[float]) -> tuple[float, float]:
-    """Of one more value. What modelled times are wrong by is a factor, so a latency's bounds are found in logarithms."""
+    """Of one more value. Modelled times are wrong by a factor, so bounds of latencies are found in logarithms."""
     if not name.startswith("latency_ms.") or min(values) <= 0:
         return replicas.interval(values)
     logs = np.log(values)
