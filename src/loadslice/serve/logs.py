@@ -6,6 +6,7 @@ there would be thousands a second, so their number is bounded; how many were lef
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -17,6 +18,11 @@ from loadslice.spec.pipeline import CLASSES, Pipeline
 NS_PER_MS = 1_000_000
 STORIES_PER_S = 20.0
 STORIES_AT_ONCE = 100.0
+LINES_PER_S = 5.0
+LINES_AT_ONCE = 50.0
+"""Of other lines, by kind."""
+KINDS_MAX = 1024
+KIND_LENGTH = 200
 
 log = logging.getLogger("loadslice.request")
 
@@ -69,9 +75,47 @@ TOLD = ("loadslice.serve.compiled", "loadslice.serve.stages", "loadslice.serve.w
 """Say what a start is at, which may take half a minute, and what a server does that it was asked to."""
 
 
+class Thinned(logging.Filter):
+    """Lets of lines of one kind so many through at once and per second, and tells with the next how many it left out.
+
+    What a client can have logged again and again fills a disk otherwise. Stories have a limit of their own.
+
+    Args:
+        monotonic_s: Never goes back.
+    """
+
+    def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._monotonic_s = monotonic_s
+        self._kinds: dict[tuple[str, str], list[float]] = {}
+        """By logger and words: credit, when it was filled, how many were left out since the last line."""
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is written; one that is may say more than it did."""
+        if record.name == log.name:
+            return True
+        with self._lock:
+            now_s = self._monotonic_s()
+            if len(self._kinds) >= KINDS_MAX:
+                self._kinds.clear()
+            kind = self._kinds.setdefault((record.name, str(record.msg)[:KIND_LENGTH]), [LINES_AT_ONCE, now_s, 0])
+            kind[0] = min(LINES_AT_ONCE, kind[0] + LINES_PER_S * (now_s - kind[1]))
+            kind[1] = now_s
+            if kind[0] < 1:
+                kind[2] += 1
+                return False
+            kind[0] -= 1
+            left_out, kind[2] = int(kind[2]), 0
+        if left_out:
+            record.msg, record.args = f"{record.getMessage()}; {left_out} like it were left out", None
+        return True
+
+
 def set_up(log_format: str, level: int = logging.WARNING) -> None:
     """Have everything logged to stderr, as ``text`` or ``json``."""
     handler = logging.StreamHandler()
+    handler.addFilter(Thinned())
     handler.setFormatter(JsonLines() if log_format == "json" else Lines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name in TOLD:

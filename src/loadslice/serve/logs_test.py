@@ -108,3 +108,29 @@ def test_json_lines_are_one_line_each_whatever_they_hold(caplog) -> None:
     except ValueError:
         failed = logging.LogRecord("x", logging.ERROR, "f", 1, "failed", (), __import__("sys").exc_info())
     assert "boom" in json.loads(formatter.format(failed))["exception"]
+
+
+def test_lines_of_one_kind_do_not_fill_the_log_and_others_are_not_touched() -> None:
+    clock = Clock()
+    thinned = logs.Thinned(clock)
+    written = []
+
+    def say(name: str, words: str, *values: object) -> None:
+        record = logging.LogRecord(name, logging.WARNING, "", 0, words, values, None)
+        if thinned.filter(record):
+            written.append(record.getMessage())
+
+    for number in range(1000):
+        say("workers", "request %d failed", number)
+    assert len(written) == logs.LINES_AT_ONCE
+    say("workers", "engine %s is down", "a")
+    assert written[-1] == "engine a is down"
+    clock.now_s += 1.0
+    say("workers", "request %d failed", 1000)
+    assert written[-1] == "request 1000 failed; 950 like it were left out"
+    for number in range(1000):
+        say("loadslice.request", "%s", number)
+    assert len(written) == logs.LINES_AT_ONCE + 2 + 1000, "stories have a limit of their own"
+    for number in range(3 * logs.KINDS_MAX):
+        say("library", f"made up {number}")
+    assert len(thinned._kinds) <= logs.KINDS_MAX
