@@ -209,10 +209,7 @@ class Incoming:
         elif head.is_chunked or length is None:
             self._receive_chunks(head, bytes(begun), waits=waits)
         elif isinstance(begun, bytes) and len(begun) >= length and not waits:
-            self.ahead = begun[length:]
-            connection.held_bytes += length
-            handler.bodies.held_bytes += length
-            handler.handle(head, begun[:length], connection)
+            self._hand_on(head, begun[:length], begun[length:])
         else:
             self._receive(len(raw), head, length, begun, place, waits=waits)
 
@@ -272,17 +269,26 @@ class Incoming:
         else:
             view = placed(length, layout.json_bytes)
             self.layout = layout if isinstance(begun, memoryview) and length <= LIKE_BYTES_MAX else None
-        body = Body(self._server.handler.bodies, view)
         count = min(len(begun), length)
         if not is_there:
             view[:count] = begun[:count]
-        if count < length or waits:
-            self._connection.body_begins(waits=waits)
-        self.body = body
+        if count == length and not waits:
+            self._hand_on(head, view, bytes(begun[count:]))
+            return
+        self._connection.body_begins(waits=waits)
+        body = self.body = Body(self._server.handler.bodies, view)
         body.received(count)
         self.ahead = bytes(begun[count:])
         if body.is_whole:
             self._body_is_whole(body)
+
+    def _hand_on(self, head: Head, body: bytes | memoryview, ahead: bytes) -> None:
+        """A body is there as a whole, and what follows it."""
+        handler, connection = self._server.handler, self._connection
+        self.ahead = ahead
+        connection.held_bytes += len(body)
+        handler.bodies.held_bytes += len(body)
+        handler.handle(head, body, connection)
 
     def _body_is_whole(self, body: Body | ChunkedBody) -> None:
         self.body = None
