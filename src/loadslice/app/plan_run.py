@@ -26,7 +26,7 @@ from loadslice.plan.fleet.planner import Planned
 from loadslice.plan.fleet.setting import Setting, set_up
 from loadslice.plan.shocks import drift_of, time_error
 from loadslice.plan.sweep import Ledger, Runner, local
-from loadslice.plan.sweep_ray import cluster
+from loadslice.plan.sweep_ray import cluster, connect
 from loadslice.sim import simulate
 from loadslice.spec import pipeline as pipeline_file
 from loadslice.spec.errors import InputError
@@ -73,6 +73,8 @@ def run(asked: Asked) -> Plan:
     """
     if (asked.pipeline is None) == (not asked.models):
         raise InputError("give --pipeline FILE, or --model FILE (once or several times).")
+    if asked.address is not None:
+        connect(asked.address, asked.jobs or usable_cores())
     models = models_of(asked.models)
     given = Given(
         trace=asked.trace,

@@ -1,6 +1,7 @@
 """The one door to Ray for searches: the same judge on a cluster that the user names."""
 
 import os
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,17 +9,16 @@ from loadslice.plan.fleet.judge import Judge, Verdict
 from loadslice.plan.sweep import Job, Ledger, Runner
 from loadslice.spec.errors import InputError, MissingExtraError
 
+KNOCK_S = 5.0
 ATTEMPTS = 3
 """A node that goes away takes its simulations with it; each is started anew this often."""
 
 
-def cluster(judge: Judge, address: str, ledger: Ledger, jobs: int | None = None) -> Runner:
-    """Judge on a Ray cluster, as many at a time as it has processors.
+def connect(address: str, jobs: int | None = None) -> Any:
+    """Ray, connected; before a search, so that one who waited for it is not told afterwards.
 
     Args:
-        judge: Sent once; traffic and times travel with it.
         address: As ``ray.init`` takes it; ``local`` starts a cluster of one machine for this run.
-        ledger: Asked and written to here, for the cluster's machines may not see its file.
         jobs: Processors of a local cluster; ``None``: all.
 
     Raises:
@@ -30,6 +30,7 @@ def cluster(judge: Judge, address: str, ledger: Ledger, jobs: int | None = None)
         import ray
     except ImportError as error:
         raise MissingExtraError("ray", "a search on a cluster") from error
+    _knock(address)
     try:
         ray.init(
             address=address,
@@ -40,8 +41,39 @@ def cluster(judge: Judge, address: str, ledger: Ledger, jobs: int | None = None)
             configure_logging=False,
         )
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise InputError(f"--ray {address}: no cluster answers there. Start one with `ray start --head`.") from error
-    return _runner(ray, judge, ledger)
+        raise _nobody(address) from error
+    return ray
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries an address at which nobody listens for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=KNOCK_S).close()
+    except (OSError, OverflowError) as error:
+        raise _nobody(address) from error
+
+
+def _nobody(address: str) -> InputError:
+    return InputError(f"--ray {address}: no cluster answers there. Start one with `ray start --head`.")
+
+
+def cluster(judge: Judge, address: str, ledger: Ledger, jobs: int | None = None) -> Runner:
+    """Judge on a Ray cluster, as many at a time as it has processors.
+
+    Args:
+        judge: Sent once; traffic and times travel with it.
+        address: As `connect` takes it.
+        ledger: Asked and written to here, for the cluster's machines may not see its file.
+        jobs: Processors of a local cluster; ``None``: all.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        InputError: No cluster answers there.
+    """
+    return _runner(connect(address, jobs), judge, ledger)
 
 
 _OWN: dict[int, Judge] = {}

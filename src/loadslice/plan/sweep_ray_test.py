@@ -1,10 +1,15 @@
-"""The same sweep on a cluster of one machine. Left out where Ray is absent or slow to start."""
+"""The same sweep on a cluster of one machine (left out where Ray is absent or slow to start), and no cluster at all."""
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+from loadslice.plan.sweep_ray import connect
+from loadslice.spec.errors import InputError, MissingExtraError
 
 START_S_MAX = 150
 CASE = """
@@ -30,6 +35,20 @@ sweep(problem, fleets, cluster(judge, "local", again, 1))
 assert again.found == len(there.verdicts)
 print("alike")
 """
+
+
+def test_an_address_where_nobody_listens_is_one_line_at_once_and_so_is_a_missing_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        with pytest.raises(InputError, match=f"--ray 127.0.0.1:{port}: no cluster answers there"):
+            connect(f"127.0.0.1:{port}")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError):
+        connect("local")
 
 
 @pytest.mark.live
