@@ -1,16 +1,16 @@
 """What `/metrics` says, in one format for every engine.
 
 Gauges and counters the core keeps are read from its state when somebody scrapes. Histograms are counted here, on the
-loop's thread alone and therefore without locks.
+loop's thread alone and therefore without locks: one bisection and two additions per observation.
 """
 
 import asyncio
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-import numpy as np
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -36,41 +36,28 @@ BOUNDS_S = (
 )  # fmt: skip
 """Upper bounds of histogram buckets, seconds: from a tiny model's queue to a batch that has gone wrong."""
 
-FRESH_MAX = 256
-"""Durations of one histogram kept before they are counted."""
-
 WINDOW_NS = 10 * NS_PER_S
 """Utilisation is over at least this long, or since the start."""
 
 
 class Histogram:
-    """Counts of durations by bucket; they are kept as they come and counted many at a time, which costs less."""
+    """Counts of durations by bucket."""
 
-    __slots__ = ("_counts", "_fresh", "_sum_ns")
+    __slots__ = ("_counts", "_sum_ns")
 
-    _BOUNDS_NS = np.array([round(bound * NS_PER_S) for bound in BOUNDS_S])
+    _BOUNDS_NS = tuple(round(bound * NS_PER_S) for bound in BOUNDS_S)
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BOUNDS_S) + 1)
         self._sum_ns = 0
-        self._fresh: list[int] = []
-        """Not counted yet."""
 
     def observe_ns(self, duration_ns: int) -> None:
         """Count one duration."""
-        self._fresh.append(duration_ns)
-        if len(self._fresh) == FRESH_MAX:
-            self._count()
-
-    def _count(self) -> None:
-        buckets = np.bincount(np.searchsorted(self._BOUNDS_NS, self._fresh), minlength=len(self._counts))
-        self._counts = [count + more for count, more in zip(self._counts, buckets.tolist(), strict=True)]
-        self._sum_ns += sum(self._fresh)
-        self._fresh.clear()
+        self._counts[bisect_left(self._BOUNDS_NS, duration_ns)] += 1
+        self._sum_ns += duration_ns
 
     def cumulative(self) -> list[tuple[str, float]]:
         """(upper bound, count up to it), as Prometheus wants them."""
-        self._count()
         total = 0
         pairs: list[tuple[str, float]] = []
         for bound, count in zip((*BOUNDS_S, float("inf")), self._counts, strict=True):
@@ -81,17 +68,17 @@ class Histogram:
     @property
     def count(self) -> int:
         """Durations counted."""
-        return sum(self._counts) + len(self._fresh)
+        return sum(self._counts)
 
     @property
     def sum_ns(self) -> int:
         """Sum of all durations, nanoseconds."""
-        return self._sum_ns + sum(self._fresh)
+        return self._sum_ns
 
     @property
     def sum_s(self) -> float:
         """Sum of all durations, seconds."""
-        return self.sum_ns / NS_PER_S
+        return self._sum_ns / NS_PER_S
 
 
 class Writes(Protocol):
