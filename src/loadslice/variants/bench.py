@@ -25,9 +25,9 @@ from loadslice.variants.timing import Contender
 PANEL_QUANTILES = (0.1, 0.5, 0.9)
 """Which of the judged inputs, by size and as often as each comes, stand for the traffic when times are taken."""
 
-ONNX_RUNTIME_ONLY = ("int8-percentile", "int8-all-operators", "fp32-attention")
+ONNX_RUNTIME_ONLY = ("int8-percentile", "int8-all-operators", "fp32-transformer")
 """OpenVINO has NNCF's scheme instead, which was faster or better on every model measured; proving costs minutes. And it
-fuses attention itself."""
+fuses what a transformer is made of itself."""
 
 UNTUNED = Engine(backend="onnxruntime", threads=0, options={"session.intra_op.allow_spinning": "1"})
 """ONNX Runtime as it comes: it chooses the threads (0), they spin, every graph optimisation is on."""

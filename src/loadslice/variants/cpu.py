@@ -115,7 +115,7 @@ def precise(bench: Workbench, targets: Sequence[str]) -> list[Artefact]:
     if "cpu-fp32" in targets:
         found.append(Artefact("fp32-fused", "cpu-fp32", bench.prepared.path, SOURCE))
         if bench.prepared.attention:
-            made = bench.attempt("fp32-attention", "cpu-fp32", FUSED, lambda out: ort_tools.fuse_attention(
+            made = bench.attempt("fp32-transformer", "cpu-fp32", FUSED, lambda out: ort_tools.fuse_transformer(
                 bench.prepared.path, out))  # fmt: skip
             found += [] if made is None else [made]
     if "cpu-bf16" in targets:
@@ -132,7 +132,7 @@ def quick_int8(bench: Workbench, chosen: Recorded) -> list[Artefact]:
         _nncf(bench, chosen),
     ]  # fmt: skip
     if _multiplies(bench):
-        made += [_dynamic(bench), _dynamic_attention(bench) if bench.prepared.attention else None]
+        made += [_dynamic(bench), _dynamic_transformer(bench) if bench.prepared.attention else None]
     return [one for one in made if one is not None]
 
 
@@ -157,7 +157,7 @@ def int8(bench: Workbench, chosen: Recorded, ranges: Any) -> list[Artefact]:
     if _multiplies(bench):
         made += [
             _dynamic(bench),
-            _dynamic_attention(bench) if bench.prepared.attention else None,
+            _dynamic_transformer(bench) if bench.prepared.attention else None,
             bench.attempt("int8-blocks", "cpu-int8", blocks, lambda out: ort_tools.quantise_blocks(model, out, bits=8)),
             bench.attempt("int8-weights", "cpu-int8", weights, lambda out: nncf_tools.compress_weights(
                 model, out, bits=8), ".xml"),
@@ -207,14 +207,14 @@ def _dynamic(bench: Workbench) -> Artefact | None:
     )
 
 
-def _dynamic_attention(bench: Workbench) -> Artefact | None:
+def _dynamic_transformer(bench: Workbench) -> Artefact | None:
     """Fused first: what stands between the products is then one operator, too."""
 
     def make(out: Path) -> Path:
-        fused = ort_tools.fuse_attention(bench.prepared.path, bench.folder / "attention.onnx")
+        fused = ort_tools.fuse_transformer(bench.prepared.path, bench.folder / "transformer.onnx")
         return ort_tools.quantise_dynamic(fused, out)
 
-    return bench.attempt("int8-dynamic-attention", "cpu-int8", DYNAMIC, make)
+    return bench.attempt("int8-dynamic-transformer", "cpu-int8", DYNAMIC, make)
 
 
 def keep_worst(bench: Workbench, plain: Artefact, ranges: Any) -> tuple[list[Artefact], Precision]:
