@@ -56,8 +56,9 @@ def _books(journal: Journal) -> Iterator[Finding]:
         held=head.clean,
         figure="clean"
         if head.clean
-        else "killed: what happened after the last part is not here, nor are totals to compare with. What is here is "
-        "checked below. Start the server again with another --journal folder; this one stays as it is.",
+        else "not closed: its server still runs, or was killed. What happened after the last part is not here, nor are "
+        "totals to compare with; what is here is checked below. Stop the server (SIGTERM) and check again. If it was "
+        "killed, start it with another --journal folder: this one stays as it is.",
     )
     total = sum(head.outcomes.values())
     if head.clean or total:

@@ -101,7 +101,8 @@ def test_a_journal_of_a_killed_run_says_what_to_do_and_is_checked_as_far_as_it_g
     write_bytes(folder / "journal.json", encode_json(killed))
     findings = check(journal.load(folder), folder)
     assert [one.promise for one in findings if not one.held] == ["the run was closed in order"]
-    assert "Start the server again with another --journal" in findings[0].figure
+    assert "Stop the server (SIGTERM) and check again" in findings[0].figure
+    assert "start it with another --journal folder" in findings[0].figure
     assert {"every invariant of the state holds", "exactly one outcome per request"} <= {
         one.promise for one in findings
     }

@@ -51,7 +51,9 @@ def _books(journal: LanguageJournal) -> Iterator[Finding]:
     yield Finding(
         promise="the run was closed in order",
         held=head.clean,
-        figure="clean" if head.clean else "killed: what happened after the last part is not here",
+        figure="clean"
+        if head.clean
+        else "not closed: its server still runs, or was killed; what happened after the last part is not here",
     )
     if head.clean:
         total = sum(head.outcomes.values())

@@ -129,6 +129,9 @@ def dispersion(times_s: Floats, tick_ms: float | None) -> float | None:
     return float(counts.var() / counts.mean())
 
 
+BURSTY = f"1 is Poisson; bursty is a CV of {BURSTY_CV:g} or a dispersion of {BURSTY_CV**2:g}"
+
+
 def classify(times_s: Floats, cv: float | None, spread: float | None) -> tuple[ArrivalClass, str]:
     """Apply the rules of this module.
 
@@ -157,7 +160,7 @@ def classify(times_s: Floats, cv: float | None, spread: float | None) -> tuple[A
         return "bursty", f"dispersion of counts {spread:.3g} (at least {BURSTY_CV**2:g}; 1 is Poisson)"
     shown = [f"inter-arrival CV {cv:.3g}" if cv is not None else "", f"dispersion {spread:.3g}" if spread else ""]
     figures = " and ".join(text for text in shown if text) or "few requests"
-    return "uniform", f"{figures}: {_against_poisson(cv, spread)} (1 is Poisson, bursty from {BURSTY_CV:g} on)"
+    return "uniform", f"{figures}: {_against_poisson(cv, spread)} ({BURSTY})"
 
 
 def _against_poisson(cv: float | None, spread: float | None) -> str:
