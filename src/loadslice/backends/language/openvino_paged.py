@@ -63,6 +63,8 @@ class PagedSession:
         except RuntimeError as error:
             raise InputError(f"{model}: does not compile for {device}: {str(error).splitlines()[-1][:200]}") from error
         self._request = compiled.create_infer_request()
+        self._inputs: dict[str, NDArray[Any]] = {}
+        """Numbers of the step before, where the runtime reads them."""
         self._pools: list[Any] = []
         shapes = []
         for port in sorted(
@@ -104,33 +106,42 @@ class PagedSession:
         if need > table.free:
             table.extend(-1, (table.free + need) * table.size)  # raises, having changed nothing
         tokens: list[int] = []
-        positions: list[NDArray[np.int64]] = []
+        positions: list[int] = []
         begins, indices, index_begins, sampled = [0], [], [0], []
         longest = 0
         for row, at in zip(rows, before, strict=True):
             after = at + len(row.tokens)
             indices += table.extend(row.sequence, after)
             tokens += row.tokens
-            positions.append(np.arange(at, after))
+            positions += range(at, after)
             begins.append(len(tokens))
             index_begins.append(len(indices))
             longest = max(longest, after)
             if row.samples:
                 sampled.append(len(tokens) - 1)
         self._set("input_ids", tokens, np.int64)
-        self._set("position_ids", np.concatenate(positions), np.int64)
+        self._set("position_ids", positions, np.int64)
         self._set("past_lens", before, np.int32)
         self._set("subsequence_begins", begins, np.int32)
         self._set("block_indices", indices, np.int32)
         self._set("block_indices_begins", index_begins, np.int32)
         self._set("max_context_len", longest, np.int32)
         self._set(SAMPLED, sampled or [len(tokens) - 1], np.int64)
-        self._request.infer()
+        # What it returns are copies unless they are shared: of sixteen rows 3 MB in every step, for nobody.
+        self._request.infer(share_outputs=True)
         logits: Float32s = self._request.get_output_tensor(0).data
         return logits.reshape(-1, logits.shape[-1])[: len(sampled)]
 
-    def _set(self, name: str, values: Any, dtype: type) -> None:
-        self._request.set_tensor(name, self._ov.Tensor(np.asarray(values, dtype)))
+    def _set(self, name: str, values: list[int] | int, dtype: type) -> None:
+        """Give an input its numbers: in place while there are as many as in the step before."""
+        numbers = np.asarray(values, dtype)
+        kept = self._inputs.get(name)
+        if kept is not None and kept.shape == numbers.shape:
+            kept[...] = numbers
+            return
+        tensor = self._ov.Tensor(numbers)
+        self._request.set_tensor(name, tensor)
+        self._inputs[name] = tensor.data
 
     def length(self, sequence: int) -> int:
         """See `base.LanguageSession.length`."""
@@ -196,6 +207,7 @@ class PagedSession:
     def close(self) -> None:
         """See `base.LanguageSession.close`."""
         self._pools.clear()
+        self._inputs.clear()
         self._request = None
 
 

@@ -117,7 +117,8 @@ class StaticSession:
                 "attention_mask": np.ones((1, bucket), np.int64),
                 "position_ids": np.arange(bucket)[None],
                 SAMPLED: np.array([len(tokens) - 1], np.int64),
-            }
+            },
+            share_outputs=True,
         )
         kv = np.empty((len(self._places), *self._shape(len(tokens))), np.float32)
         for index, place in enumerate(self._places):
