@@ -55,7 +55,7 @@ class Player:
         said = language()
         self.tables = lower(said)
         self.state = fresh(self.tables, said.max_sequences)
-        self.journal = LanguageJournalWriter(folder, said, {"p": COST, "d": COST}, self.tables, self.state)
+        self.journal = LanguageJournalWriter(folder, said, {"p": COST, "d": COST}, {}, self.tables, self.state)
         self.random = np.random.default_rng(seed)
         self.now_ns = self.tag = 0
         self.steps: dict[int, tuple[int, int]] = {}
