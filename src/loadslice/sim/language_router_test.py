@@ -56,7 +56,8 @@ def test_no_figure_is_worse_than_a_strict_splits(longer: float, rate_per_s: floa
             said = summarise(run, "stated")
             first, between = said.first_token_ms, said.between_tokens_ms
             found.append((first.p50, first.p95, first.p99, between.p99))
-        return np.array(found, np.float64).mean(0)
+        means: np.ndarray[tuple[int], np.dtype[np.float64]] = np.array(found, np.float64).mean(0)
+        return means
 
     assert (figures("cost") <= 1.06 * figures("always-remote")).all()
 
