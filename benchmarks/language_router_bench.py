@@ -1,8 +1,9 @@
 """The cost router beside a strict split and beside shared engines with chunks, by simulation: no machine is measured.
 
-Costs are those of `examples/chat/stated.yaml`, one quiet core. A split is of two such engines, each slower by a tenth
-while the other computes; shared is one engine on both cores, its steps `TWO_THREADS` of the time. Ratios above 1.05 are
-where the router loses; only loads at which both others keep up are among them.
+Costs are those of `examples/chat/stated.yaml`, one quiet core. Shared is one engine on both of two cores, its steps
+`TWO_THREADS` of the time. A split stands beside it in two forms: engines with a core each, slower by a tenth while the
+other computes, and engines with two threads each on the same two cores, where each takes twice as long while the other
+computes. Ratios above 1.05 are where the router loses; only loads at which both others keep up are among them.
 """
 
 import os
@@ -11,7 +12,6 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from benchmarks.language_bench import LONG_SHARE, MIX_LONG, MIX_SHORT, MIX_TOKENS
 from benchmarks.language_runs import REPOSITORY, Tails, trace_of
@@ -22,7 +22,8 @@ from loadslice.spec.language import Language, RouterPolicy, load_language
 STATED = REPOSITORY / "examples" / "chat" / "stated.yaml"
 TWO_THREADS = 0.6
 """Of the time on one: what two threads take for a step."""
-BESIDE = 0.1
+BESIDE, CROWDED = 0.1, 1.0
+"""By which share a step is longer while the other engine computes: on a core of its own, and on the same two cores."""
 RATES_PER_S = (1.0, 2.0, 2.5)
 TRACES = {"conv": 0.45, "code": 0.15}
 """Paces of the traces, tokens a tenth."""
@@ -35,42 +36,52 @@ class Way(NamedTuple):
     """One way to serve."""
 
     language: Language
-    beside: NDArray[np.float64]
+    beside: dict[str, dict[str, float]]
+
+
+SPLIT, COST, CHUNKS = "split, always", "split, cost", "shared, chunks of 64"
 
 
 def run() -> dict[str, Any]:
     """Every load, every way."""
     figures: dict[str, Any] = {}
     for load, traces in loads().items():
-        found = {name: tails_of(way, traces) for name, way in ways().items()}
-        for name, tails in found.items():
-            told = ", ".join(f"{field} {value:.1f}" for field, value in tails._asdict().items())
-            figures[f"{load}: {name}, ms"] = told
-        for field in ("first_p50", "first_p95", "first_p99", "between_p99"):
-            better = min(getattr(found[name], field) for name in ("split, always", "shared, chunks of 64"))
-            figures[f"{load}: {field} of the better"] = getattr(found["split, cost"], field) / better
+        for cores, ways in fleets().items():
+            found = {name: tails_of(way, traces) for name, way in ways.items()}
+            for name, tails in found.items():
+                told = ", ".join(f"{field} {value:.1f}" for field, value in tails._asdict().items())
+                figures[f"{load}, {cores}: {name}, ms"] = told
+            for field in ("first_p50", "first_p95", "first_p99", "between_p99"):
+                better = min(getattr(found[name], field) for name in (SPLIT, CHUNKS))
+                figures[f"{load}, {cores}: {field} of the better"] = getattr(found[COST], field) / better
     return figures
 
 
-def ways() -> dict[str, Way]:
-    """A strict split, one with the router, and one engine on both cores."""
+def fleets() -> dict[str, dict[str, Way]]:
+    """A strict split, one with the router, and one engine on both cores; by whose cores the split has."""
     stated = load_language(STATED)
-    apart = np.array([[0, BESIDE], [BESIDE, 0]])
-
-    def split(policy: RouterPolicy) -> Way:
-        return Way(msgspec.structs.replace(stated, router=msgspec.structs.replace(stated.router, policy=policy)), apart)
-
     one = stated.engines["decode"]
     assert one.cost is not None
     keys = ("step_ms", "token_us", "row_us", "attend_ns")
     cost = msgspec.structs.replace(one.cost, **{key: TWO_THREADS * getattr(one.cost, key) for key in keys})
-    shared = msgspec.structs.replace(one, threads=2, cost=cost)
+    wide = {name: msgspec.structs.replace(engine, threads=2, cost=cost) for name, engine in stated.engines.items()}
+    chunks = Way(msgspec.structs.replace(stated, engines={"decode": wide["decode"]}, links=[]), {})
+
+    def split(language: Language, policy: RouterPolicy, beside: float) -> Way:
+        router = msgspec.structs.replace(language.router, policy=policy)
+        return Way(
+            msgspec.structs.replace(language, router=router),
+            {"prefill": {"decode": beside}, "decode": {"prefill": beside}},
+        )
+
+    crowded = msgspec.structs.replace(stated, engines=wide)
     return {
-        "split, always": split("always-remote"),
-        "split, cost": split("cost"),
-        "shared, chunks of 64": Way(
-            msgspec.structs.replace(stated, engines={"decode": shared}, links=[]), np.zeros((1, 1))
-        ),
+        cores: {
+            SPLIT: split(language, "always-remote", beside),
+            COST: split(language, "cost", beside),
+            CHUNKS: chunks,
+        }
+        for cores, language, beside in (("a core each", stated, BESIDE), ("the same cores", crowded, CROWDED))
     }
 
 

@@ -45,11 +45,18 @@ def trace_of(name: str) -> pl.DataFrame:
     )
 
 
-def stretch_of(trace: pl.DataFrame, language: Language, *, begins: float, requests: int, scale: float) -> pl.DataFrame:
-    """Consecutive requests of a trace, from a share of it on, times counted from the first; tokens fit the context."""
+def stretch_of(
+    trace: pl.DataFrame, language: Language, *, begins: float, requests: int, scale: float, answers: float
+) -> pl.DataFrame:
+    """Consecutive requests of a trace, from a share of it on, times counted from the first; tokens fit the context.
+
+    ``scale`` and ``answers``: tokens of a prompt, and of an answer, for one of the trace.
+    """
     first = int(begins * len(trace))
     part = trace.slice(first, requests)
-    part = part.with_columns(arrival_s=pl.col("arrival_s") - part["arrival_s"][0])
+    part = part.with_columns(
+        arrival_s=pl.col("arrival_s") - part["arrival_s"][0], tokens_out=pl.col("tokens_out") * (answers / scale)
+    )
     return fit_context(part, language.context, scale).trace
 
 
@@ -87,7 +94,12 @@ async def served(
     if profile is not None:
         language = with_links(language, profile)
     server = LanguageServer(
-        language, model, port=0, costs=None if profile is None else costs_of(profile), journal=journal
+        language,
+        model,
+        port=0,
+        costs=None if profile is None else costs_of(profile),
+        beside=None if profile is None else profile.beside,
+        journal=journal,
     )
     await server.start()
     try:

@@ -24,6 +24,7 @@ from loadslice.spec.language_journal import EVENTS, LanguageJournal, load_langua
 from loadslice.spec.outcome import Outcome, Reason
 
 COST = StepCost(step_ms=5, token_us=1000, row_us=2000)
+BESIDE = {"p": {"d": 0.25}, "d": {"p": 0.5}}
 
 
 def language() -> Language:
@@ -53,9 +54,9 @@ class Player:
 
     def __init__(self, folder: Path, seed: int) -> None:
         said = language()
-        self.tables = lower(said)
+        self.tables = lower(said, beside=BESIDE)
         self.state = fresh(self.tables, said.max_sequences)
-        self.journal = LanguageJournalWriter(folder, said, {"p": COST, "d": COST}, self.tables, self.state)
+        self.journal = LanguageJournalWriter(folder, said, {"p": COST, "d": COST}, BESIDE, self.tables, self.state)
         self.random = np.random.default_rng(seed)
         self.now_ns = self.tag = 0
         self.steps: dict[int, tuple[int, int]] = {}

@@ -10,7 +10,7 @@ from loadslice.app.output import check_folder, emit, keep, say
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import Stamp, resolve_model, stamp
 from loadslice.spec.language import Language, load_language
-from loadslice.spec.language_profile import SCHEMA, EngineTimes, LanguageProfile, costs_of
+from loadslice.spec.language_profile import NOISE_AT, SCHEMA, EngineTimes, LanguageProfile, costs_of
 
 FILE = "language-profile.json"
 TOOLS = ("openvino", "openvino-genai", "numpy")
@@ -137,8 +137,10 @@ def lines(profile: LanguageProfile, kept: Path | None) -> Iterator[str]:
             yield f"  fit: half of the kinds of steps within {half:.1%}, all within {worst:.1%}"
         yield f"  from {times.source}"
         if times.noise:
-            low, high = times.noise[5], times.noise[95]
+            low, high = (times.noise[NOISE_AT.index(share)] for share in (0.05, 0.95))
             yield f"  single steps: 90 % between {low:.2f} and {high:.2f} of that"
+        if times.reshape_ms:
+            yield f"  a step with more tokens than the one before, or fewer, takes {times.reshape_ms:.1f} ms longer"
         if times.adopt_us_per_token is not None:
             yield f"  a cached prefix is adopted in {times.adopt_us_per_token:.1f} us a token"
         if not times.steps:

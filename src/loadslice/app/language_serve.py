@@ -72,10 +72,10 @@ def serve_language(
     Raises:
         InputError: The file, the model or an engine cannot be used, or the port is taken.
     """
-    language, costs = load_language(path), None
+    language, costs, beside = load_language(path), None, None
     if profile is not None:
         known = load_profile(profile, language)
-        language, costs = with_links(language, known), costs_of(known)
+        language, costs, beside = with_links(language, known), costs_of(known), known.beside
     limits = Limits(body_bytes_max=max_body_mb * MEBIBYTE)
     raise_limit(limits, ports=1)
     server = LanguageServer(
@@ -84,6 +84,7 @@ def serve_language(
         host=host,
         port=port,
         costs=costs,
+        beside=beside,
         limits=limits,
         access=None if tokens is None else Access(access.load(tokens)),
         journal=journal,

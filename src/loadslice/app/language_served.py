@@ -189,9 +189,11 @@ def held_by(steps: Sequence[ServedStep], profile: LanguageProfile, names: Sequen
             if other in spans:
                 company *= 1 + longer * shared_ns(spans[name], spans[other]) / took_ns
         idle_ns = spans[name][:, 0] - np.concatenate(([0], spans[name][:-1, 1])) if mine else np.zeros(0)
+        tokens = np.array([0, *(one.prompt_tokens + one.rows for one in mine)])
+        found = zip(mine, company, took_ns / 1e6, idle_ns >= COLD_AFTER_NS, tokens[1:] != tokens[:-1], strict=True)
         held[name] = [
-            Held(one.prompt_tokens, one.rows, one.pairs, one.prompt_pairs, float(times), float(took) / 1e6, bool(cold))
-            for one, times, took, cold in zip(mine, company, took_ns, idle_ns >= COLD_AFTER_NS, strict=True)
+            Held(one.prompt_tokens, one.rows, one.pairs, one.prompt_pairs, float(times), float(took), *map(bool, how))
+            for one, times, took, *how in found
         ]
     return held
 
@@ -217,6 +219,7 @@ def parts_of(steps: Sequence[ServedStep], profile: LanguageProfile, names: Seque
             / (
                 expected_ms(profile.engines[name].cost, profile.engines[name].shape, *one[:4])
                 + profile.engines[name].cold_ms * one.is_cold
+                + profile.engines[name].reshape_ms * one.is_reshaped
             )
             for one in held
         ]
@@ -274,18 +277,18 @@ def as_seen(
     engines = dict(profile.engines)
     names = list(engines)
     for name, held in held_by(found.steps, profile, names).items():
-        fit = as_served(engines[name].cost, engines[name].shape, held)
-        noise = fit.noise or engines[name].noise
-        engines[name] = msgspec.structs.replace(engines[name], cost=fit.cost, noise=noise, cold_ms=fit.cold_ms)
+        times = engines[name]
+        fit = as_served(times.cost, times.shape, held, times.reshape_ms)
+        engines[name] = msgspec.structs.replace(
+            times, cost=fit.cost, noise=fit.noise or times.noise, cold_ms=fit.cold_ms, reshape_ms=fit.reshape_ms
+        )
     handovers = []
     for link in profile.handovers:
         mine = [one for one in found.handovers if (names[one.prefill], names[one.decode]) == (link.from_, link.to)]
         if len(mine) >= HANDOVERS_LEAST:
             times_ms = [(one.export_ns + one.import_ns) / 1e6 for one in mine]
-            base_ms, token_us, spread = handover_line([one.tokens for one in mine], times_ms)
-            link = msgspec.structs.replace(
-                link, base_ms=base_ms, token_us=token_us, relative_sd=spread, n=link.n + len(mine)
-            )
+            line = handover_line([one.tokens for one in mine], times_ms)
+            link = msgspec.structs.replace(link, **line._asdict(), n=link.n + len(mine))
         handovers.append(link)
     outside_ms = np.array([np.nan if one.first_ms is None else one.first_ms for one in heard])
     ways_ms = outside_ms - first_times_ms(requests)
@@ -317,8 +320,14 @@ def serve(
 async def _serve(
     profile: LanguageProfile, language: Language, model: Path, asks: Sequence[Ask], journal: Path
 ) -> list[Heard]:
-    costs = costs_of(profile)
-    server = LanguageServer(with_links(language, profile), model, port=0, costs=costs, journal=journal)
+    server = LanguageServer(
+        with_links(language, profile),
+        model,
+        port=0,
+        costs=costs_of(profile),
+        beside=profile.beside,
+        journal=journal,
+    )
     await server.start()
     try:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +35,7 @@ MIXED_BEFORE = 256
 CONTINUED = 64
 """Tokens of a prompt that goes on after what it has."""
 ROUNDS_MIN = 2
-STEPS_OF_GROUP = 24
+STEPS_OF_GROUP = 40
 """Tokens that a group may grow by in one round."""
 HANDOVERS = 6
 BESIDE_S = 2.0
@@ -124,6 +125,7 @@ async def _alone(lines: dict[str, EngineLine], seconds: float, draws: np.random.
     """Rounds of all engines in turn, so that none is measured at a better hour than another."""
     plans = {name: list(groups(line.engine, line.language)) for name, line in lines.items()}
     taken: dict[str, dict[Kind, list[Taken]]] = {name: {} for name in lines}
+    reshaped_ms: dict[str, list[float]] = {name: [] for name in lines}
     spent_s = dict.fromkeys(lines, 0.0)
     for name, plan in plans.items():
         if not plan:
@@ -135,35 +137,58 @@ async def _alone(lines: dict[str, EngineLine], seconds: float, draws: np.random.
                 continue
             began = time.perf_counter()
             for before, kinds in plans[name]:
-                for kind, step in await _round(line, before, kinds, draws):
+                found = await _round(line, before, kinds, draws)
+                reshaped_ms[name] += found.reshaped_ms
+                for kind, step in found.steps:
                     taken[name].setdefault(kind, []).append(step)
             spent_s[name] += time.perf_counter() - began
         rounds += 1
-    return {name: described(line, taken[name], await _adopt_us(line)) for name, line in lines.items()}
+    return {
+        name: described(line, taken[name], reshaped_ms[name], await _adopt_us(line)) for name, line in lines.items()
+    }
 
 
-async def _round(
-    line: EngineLine, before: int, kinds: list[Kind], draws: np.random.Generator
-) -> list[tuple[Kind, Taken]]:
-    """Every kind of one group, twice where sequences decode, in a drawn order; the group's first step is not kept."""
+class Round(NamedTuple):
+    """Steps of one round."""
+
+    steps: list[tuple[Kind, Taken]]
+    reshaped_ms: list[float]
+    """What steps of another shape than the one before took longer than the same again."""
+
+
+async def _round(line: EngineLine, before: int, kinds: list[Kind], draws: np.random.Generator) -> Round:
+    """Every kind of one group in a drawn order.
+
+    Where sequences decode, every step is taken twice in a row: the first has another shape than the one before it, the
+    second has not, as most steps that are served. Where they do not, every prompt has a shape of its own.
+    """
+    found = Round([], [])
     if before == 0:
-        found = []
         for index in draws.permutation(len(kinds)).tolist():
-            line.begin(NEW, kinds[index].prompt_tokens)
-            await line.ping()
-            found.append((kinds[index], await line.step((NEW, kinds[index].prompt_tokens, True))))
-            line.release(NEW)
+            for _ in range(2 if "decode" in line.engine.roles else 1):
+                line.begin(NEW, kinds[index].prompt_tokens)
+                await line.ping()
+                taken = await line.step((NEW, kinds[index].prompt_tokens, True))
+                line.release(NEW)
+            found.steps.append((kinds[index], taken))
         return found
     group = await line.prepare(before, max(kind.rows for kind in kinds))
-    await group.step(kinds[0])
-    repeats = max(1, min(2, (STEPS_OF_GROUP - 1) // len(kinds)))
-    order = draws.permutation(np.repeat(np.arange(len(kinds)), repeats)).tolist()
-    steps = [(kinds[index], (await group.step(kinds[index]))[1]) for index in order]
+    last = await group.step(kinds[0])
+    repeats = max(1, min(2, (STEPS_OF_GROUP - 1) // (2 * len(kinds))))
+    for index in draws.permutation(np.repeat(np.arange(len(kinds)), repeats)).tolist():
+        kind = kinds[index]
+        is_same = kind.prompt_tokens + kind.rows == last[0].prompt_tokens + last[0].rows
+        first, last = await group.step(kind), await group.step(kind)
+        found.steps.append((kind, last[1]))
+        if not is_same:
+            found.reshaped_ms.append(first[1].time_ms - last[1].time_ms)
     group.release()
-    return steps
+    return found
 
 
-def described(line: EngineLine, taken: dict[Kind, list[Taken]], adopt_us: float | None) -> EngineTimes:
+def described(
+    line: EngineLine, taken: dict[Kind, list[Taken]], reshaped_ms: list[float], adopt_us: float | None
+) -> EngineTimes:
     """What was measured of an engine, fitted."""
     fit = fitted(taken)
     layout = line.ready.layout
@@ -177,6 +202,7 @@ def described(line: EngineLine, taken: dict[Kind, list[Taken]], adopt_us: float 
         noise=noise_of(parts_of(fit, taken)),
         fit_error_p50=fit.error_p50,
         fit_error_max=fit.error_max,
+        reshape_ms=max(0.0, float(np.median(reshaped_ms))) if reshaped_ms else 0.0,
         adopt_us_per_token=adopt_us,
         kv_bytes_per_token=layout.raw_bytes_per_block // line.language.block,
         memory_bytes=line.ready.memory_bytes,
@@ -238,15 +264,13 @@ async def _handover(source: EngineLine, target: EngineLine, times: EngineTimes) 
             times_ms.append(export_ms + await target.take(FIRST, raw=raw))
             target.release(FIRST)
         source.release(NEW)
-    base_ms, token_us, spread = handover_line(tokens_of, times_ms)
+    line = handover_line(tokens_of, times_ms)
     longest = float(np.median([ms for tokens, ms in zip(tokens_of, times_ms, strict=True) if tokens == sizes[-1]]))
     prompt_ms = expected_ms(times.cost, times.shape, sizes[-1], 0, 0, sizes[-1] ** 2 / 2)
     return HandoverTime(
         from_=source.name,
         to=target.name,
-        base_ms=base_ms,
-        token_us=token_us,
-        relative_sd=spread,
+        **line._asdict(),
         of_prefill=longest / prompt_ms,
         n=len(times_ms),
     )

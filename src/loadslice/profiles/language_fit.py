@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadslice.spec.language import StepCost
-from loadslice.spec.language_profile import NOISE_POINTS, SHAPE_ROWS, StepTime
+from loadslice.spec.language_profile import NOISE_AT, SHAPE_ROWS, StepTime
 
 Floats = NDArray[np.float64]
 
@@ -122,6 +122,8 @@ class Held(NamedTuple):
     took_ms: float
     is_cold: bool = False
     """Whether its engine had done nothing for a while."""
+    is_reshaped: bool = False
+    """Whether it has not as many tokens as the step before."""
 
 
 class AsServed(NamedTuple):
@@ -132,9 +134,11 @@ class AsServed(NamedTuple):
     """Quantiles of single steps in parts of what they should take; empty: of too few."""
     cold_ms: float
     """What the first step after a pause takes longer."""
+    reshape_ms: float
+    """What a step takes longer that has not as many tokens as the one before."""
 
 
-def as_served(cost: StepCost, shape: Sequence[float], steps: Sequence[Held]) -> AsServed:
+def as_served(cost: StepCost, shape: Sequence[float], steps: Sequence[Held], reshape_ms: float = 0.0) -> AsServed:
     """Fit costs to steps that were served.
 
     Messages, sampling and whatever else the machine does cost a step more than they cost a share of it, and caches are
@@ -145,9 +149,10 @@ def as_served(cost: StepCost, shape: Sequence[float], steps: Sequence[Held]) -> 
         cost: Measured alone.
         shape: Of it.
         steps: Served; fewer than twenty change nothing.
+        reshape_ms: What another shape costs, measured alone.
     """
     if len(steps) < NOISE_LEAST:
-        return AsServed(cost, [], 0.0)
+        return AsServed(cost, [], 0.0, reshape_ms)
     prompt_attend_ns = cost.attend_ns if cost.prompt_attend_ns is None else cost.prompt_attend_ns
     alone = np.array(
         [
@@ -162,14 +167,18 @@ def as_served(cost: StepCost, shape: Sequence[float], steps: Sequence[Held]) -> 
     took_ms = np.array([step.took_ms for step in steps])
     should_ms = alone.sum(axis=1)
     parts = took_ms / should_ms
-    cold = np.array([[float(step.is_cold)] for step in steps])
-    warm = ~cold[:, 0].astype(bool)
-    # That nothing is lost by a pause, and that all parts have one factor, is believed as much as three steps say.
-    believed = np.array([*np.full(alone.shape[1], parts[warm].mean() if warm.any() else parts.mean()), 0.0])
-    weights = np.diag([1.0, 1.0, 1.0, 1.0 / max(1e-9, float(np.mean(should_ms)))])
-    held = np.hstack((alone, cold))
+    company = np.array([step.company for step in steps])
+    more = company[:, None] * np.array([(step.is_cold, step.is_reshaped) for step in steps], np.float64)
+    plain = ~more.any(axis=1)
+    # That nothing is lost by a pause, that another shape costs what it was measured to, and that all parts have one
+    # factor, is believed as much as three steps say.
+    factor = parts[plain].mean() if plain.any() else parts.mean()
+    mean_ms = max(1e-9, float(np.mean(should_ms)))
+    weights = np.diag([1.0, 1.0, 1.0, 1 / mean_ms, 1 / mean_ms])
+    believed = np.array([factor, factor, factor, 0.0, reshape_ms / mean_ms])
+    held = np.hstack((alone, more))
     found = nonnegative(np.vstack((held / should_ms[:, None], weights)), np.concatenate((parts, believed)))
-    step, prompt, decoding, cold_ms = found.tolist()
+    step, prompt, decoding, cold_ms, reshape_ms = found.tolist()
     served = msgspec.structs.replace(
         cost,
         step_ms=cost.step_ms * step,
@@ -178,7 +187,7 @@ def as_served(cost: StepCost, shape: Sequence[float], steps: Sequence[Held]) -> 
         row_us=cost.row_us * decoding,
         attend_ns=cost.attend_ns * decoding,
     )
-    return AsServed(served, noise_of((took_ms / (held @ found)).tolist()), cold_ms)
+    return AsServed(served, noise_of((took_ms / (held @ found)).tolist()), cold_ms, reshape_ms)
 
 
 def expected_ms(
@@ -195,7 +204,7 @@ def noise_of(parts: Sequence[float]) -> list[float]:
     """Quantiles of steps in parts of what they should take; empty for fewer than twenty."""
     if len(parts) < NOISE_LEAST:
         return []
-    return [float(part) for part in np.quantile(parts, np.linspace(0, 1, NOISE_POINTS))]
+    return [float(part) for part in np.quantile(parts, NOISE_AT)]
 
 
 def step_times(taken: dict[Kind, list[Taken]]) -> list[StepTime]:
@@ -214,13 +223,25 @@ def step_times(taken: dict[Kind, list[Taken]]) -> list[StepTime]:
     ]
 
 
-def handover_line(tokens: Sequence[int], times_ms: Sequence[float]) -> tuple[float, float, float]:
-    """Milliseconds of a hand-over, microseconds per token of it, and the spread around that."""
+class HandoverLine(NamedTuple):
+    """What hand-overs take."""
+
+    base_ms: float
+    token_us: float
+    relative_sd: float
+    noise: list[float]
+    """Quantiles of single ones in parts of that; their mean is 1."""
+
+
+def handover_line(tokens: Sequence[int], times_ms: Sequence[float]) -> HandoverLine:
+    """Fit a line to single hand-overs, relative errors counted, whose mean is theirs."""
     matrix = np.array([(1.0, count) for count in tokens])
     taken = np.array(times_ms)
-    base_ms, token_ms = nonnegative(matrix / taken[:, None], np.ones(len(taken)))
-    parts = taken / (matrix @ (base_ms, token_ms))
-    return float(base_ms), float(token_ms) * 1e3, float(np.std(parts))
+    line = nonnegative(matrix / taken[:, None], np.ones(len(taken)))
+    # Relative errors draw a line below long ones, which are those that somebody waits for.
+    line *= float(np.mean(taken / (matrix @ line)))
+    parts = taken / (matrix @ line)
+    return HandoverLine(float(line[0]), float(line[1]) * 1e3, float(np.std(parts)), noise_of(parts.tolist()))
 
 
 def nonnegative(matrix: Floats, target: Floats) -> Floats:

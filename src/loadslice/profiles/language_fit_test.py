@@ -15,7 +15,7 @@ from loadslice.profiles.language_fit import (
     shape_of,
 )
 from loadslice.spec.language import StepCost
-from loadslice.spec.language_profile import NOISE_POINTS, SHAPE_ROWS
+from loadslice.spec.language_profile import NOISE_AT, NOISE_POINTS, SHAPE_ROWS
 
 KINDS = [Kind(tokens, 0, 0) for tokens in (16, 64, 256, 1024)] + [
     Kind(0, rows, before) for rows in (1, 2, 4, 8, 16) for before in (48, 512)
@@ -72,18 +72,33 @@ def test_a_shape_goes_on_beyond_what_was_measured_as_it_ended() -> None:
 
 
 def test_noise_is_kept_as_quantiles_and_not_from_a_handful() -> None:
-    parts = np.linspace(0.5, 1.5, 101).tolist()
-    assert noise_of(parts) == pytest.approx(parts)
+    parts = np.linspace(0.5, 1.5, 1001).tolist()
+    assert noise_of(parts) == pytest.approx(np.interp(NOISE_AT, [0, 1], [0.5, 1.5]))
+    # One stall among a thousand steps stays one in a thousand.
+    stalled = [*parts[:-1], 50.0]
+    drawn = np.interp(np.random.default_rng(0).random(100_000), NOISE_AT, noise_of(stalled))
+    assert drawn.mean() == pytest.approx(np.mean(stalled), rel=0.03)
+    assert np.quantile(drawn, 0.99) < 1.6
     assert len(noise_of([1.0] * 20)) == NOISE_POINTS
     assert noise_of([1.0] * 19) == []
 
 
 def test_hand_overs_have_a_base_and_a_price_per_token() -> None:
     tokens = [64, 256, 1024] * 3
-    base_ms, token_us, spread = handover_line(tokens, [2 + 0.015 * count for count in tokens])
-    assert base_ms == pytest.approx(2)
-    assert token_us == pytest.approx(15)
-    assert spread < 1e-9
+    line = handover_line(tokens, [2 + 0.015 * count for count in tokens])
+    assert line.base_ms == pytest.approx(2)
+    assert line.token_us == pytest.approx(15)
+    assert line.relative_sd < 1e-9
+    assert line.noise == []
+
+
+def test_the_line_of_hand_overs_has_their_mean_whatever_their_spread() -> None:
+    draws = np.random.default_rng(3)
+    tokens = draws.integers(16, 1024, 400)
+    times_ms = (2 + 0.015 * tokens) * draws.lognormal(0, 0.6, 400)
+    line = handover_line(tokens.tolist(), times_ms.tolist())
+    assert (line.base_ms + line.token_us * tokens / 1e3).mean() == pytest.approx(times_ms.mean(), rel=0.05)
+    assert np.interp(np.linspace(0, 1, 4001), NOISE_AT, line.noise).mean() == pytest.approx(1, rel=0.01)
 
 
 def test_what_serving_adds_to_every_step_is_not_taken_for_a_share_of_long_ones() -> None:
@@ -96,19 +111,24 @@ def test_what_serving_adds_to_every_step_is_not_taken_for_a_share_of_long_ones()
         for tokens, rows in kinds
         for _ in range(40)
     ]
-    said, noise, cold_ms = as_served(cost, shape, served)
+    said, noise, cold_ms, reshape_ms = as_served(cost, shape, served)
     assert said.step_ms == pytest.approx(15, rel=0.02)
     assert said.token_us == pytest.approx(1100, rel=0.01)
     assert said.row_us == pytest.approx(2000, rel=0.05)
     assert noise[0] > 0.97
     assert noise[-1] < 1.03
-    assert cold_ms == 0
-    assert as_served(cost, shape, served[:19]) == (cost, [], 0)
-    # Every fourth comes after a pause and is seven milliseconds longer for it.
+    assert cold_ms == reshape_ms == 0
+    assert as_served(cost, shape, served[:19], 3.0) == (cost, [], 0, 3.0)
+    # Every fourth comes after a pause and is seven milliseconds longer for it, every third has another shape: four.
     paused = [
-        one._replace(took_ms=one.took_ms + 7, is_cold=True) if number % 4 == 0 else one
+        one._replace(
+            took_ms=one.took_ms + 1.2 * (7 * (number % 4 == 0) + 4 * (number % 3 == 0)),
+            is_cold=number % 4 == 0,
+            is_reshaped=number % 3 == 0,
+        )
         for number, one in enumerate(served)
     ]
-    said, _, cold_ms = as_served(cost, shape, paused)
+    said, _, cold_ms, reshape_ms = as_served(cost, shape, paused)
     assert cold_ms == pytest.approx(7, rel=0.05)
+    assert reshape_ms == pytest.approx(4, rel=0.05)
     assert said.step_ms == pytest.approx(15, rel=0.03)

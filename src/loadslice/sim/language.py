@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens.layout import State, Tables
-from loadslice.policy.tokens.tables import fresh, lower
+from loadslice.policy.tokens.tables import Company, fresh, lower
 from loadslice.sim import language_layout as layout
 from loadslice.sim.language_loop import run as run_loop
 from loadslice.sim.prefix import fresh_caches
@@ -101,12 +101,14 @@ def run_language(
     seed: int = 0,
     speed: float = 1.0,
     prefix_tokens: Mapping[str, int] | None = None,
-    beside: NDArray[np.float64] | None = None,
+    beside: Company | None = None,
+    told_beside: Company | None = None,
     shape: NDArray[np.float64] | None = None,
     noise: NDArray[np.float64] | None = None,
     faults: NDArray[np.int64] | None = None,
-    handover_sd: float = 0.0,
+    handover_noise: NDArray[np.float64] | None = None,
     cold: NDArray[np.int64] | None = None,
+    reshape: NDArray[np.int64] | None = None,
     learned: NDArray[np.int64] | None = None,
 ) -> LanguageRun:
     """Simulate.
@@ -119,19 +121,21 @@ def run_language(
         seed: Of every draw.
         speed: Pace of the trace.
         prefix_tokens: Prompt tokens that each engine's prefix cache holds; default: none.
-        beside: [E, E] by which share a step of the first is longer while the second computes.
+        beside: ``[first][second]``, by which share a step of the first is longer while the second computes.
+        told_beside: What the desk is told that it is, where that is something else.
         shape: [E, most seats + 1] as `language_layout.World` has it; default: steps are as their costs say.
         noise: [E, points] as `language_layout.World` has it; default: drawn with the costs' ``relative_sd``.
         faults: Rows of `language_layout`, in time order.
-        handover_sd: Spread of hand-overs, of the logarithm.
+        handover_noise: [points] quantiles of hand-overs in parts of what links say; default: they take just that.
         cold: [E] ns that the first step after a pause takes longer.
+        reshape: [E] ns that a step takes longer which has not as many tokens as the one before.
         learned: [E, ENGINE_COLUMNS] of a desk that has served before, as `State.engines`; what it has learned of its
             engines is where this one begins.
 
     Raises:
         InputError: The trace has no tokens, or an engine no costs.
     """
-    tables = lower(language, told or costs)
+    tables = lower(language, told or costs, beside if told_beside is None else told_beside)
     state = fresh(tables, language.max_sequences)
     if learned is not None:
         state.engines[:, LEARNED] = learned[:, LEARNED]
@@ -139,16 +143,18 @@ def run_language(
     count, requests = len(language.engines), len(trace)
     known = costs or {}
     spreads = [known.get(name, engine.cost) for name, engine in language.engines.items()]
-    settings = lower(language, costs).engines.astype(np.float64)
+    real = lower(language, costs, beside)
+    settings = real.engines.astype(np.float64)
     attend_ns = settings[:, (c.E_ATTEND_PS, c.E_PROMPT_ATTEND_PS)] / 1000
     world = layout.World(
         costs=np.column_stack((settings[:, (c.E_STEP_NS, c.E_TOKEN_NS, c.E_ROW_NS)], attend_ns)),
         step_sd=np.array([cost.relative_sd if cost else 0.0 for cost in spreads]),
-        beside_ppm=np.zeros((count, count), np.int64) if beside is None else np.round(beside * c.PPM).astype(np.int64),
+        beside_ppm=real.links[:, :, c.K_BESIDE_PPM].copy(),
         shape=np.ones((count, state.rows.shape[1] + 1)) if shape is None else shape,
         noise=np.zeros((count, 2)) if noise is None else noise,
-        handover_sd=float(handover_sd),
+        handover_noise=np.ones(2) if handover_noise is None else handover_noise,
         cold_ns=np.zeros(count, np.int64) if cold is None else cold,
+        reshape_ns=np.zeros(count, np.int64) if reshape is None else reshape,
         faults=np.zeros((0, layout.FAULT_COLUMNS), np.int64) if faults is None else faults,
     )
     capacities = [(prefix_tokens or {}).get(name, 0) // prompts.block_tokens for name in language.engines]

@@ -86,7 +86,7 @@ def _decisions(journal: LanguageJournal) -> Iterator[Finding]:
         raise InputError(
             "journal.json: the tables have rows of different lengths, or numbers beyond 64 bits."
         ) from error
-    again = lower(language, head.costs)
+    again = lower(language, head.costs, head.beside)
     same = all(
         one.shape == other.shape and bool((one == other).all()) for one, other in zip(tables, again, strict=True)
     )

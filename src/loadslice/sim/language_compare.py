@@ -43,11 +43,13 @@ def run_router(
         speed=speed,
         prefix_tokens=prefix_tokens,
         beside=around.beside,
+        told_beside=around.told_beside,
         shape=around.shape,
         noise=around.noise,
         faults=faults,
-        handover_sd=around.handover_sd,
+        handover_noise=around.handover_noise,
         cold=around.cold,
+        reshape=around.reshape,
         learned=learned,
     )
 

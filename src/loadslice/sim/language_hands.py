@@ -46,6 +46,7 @@ from loadslice.sim.language_layout import (
     X_ENGINE,
     X_KIND,
     X_PPM,
+    Float64s,
     Hands,
     Prompts,
     Record,
@@ -56,9 +57,31 @@ from loadslice.sim.prefix import Caches, keep
 
 
 @kernel
-def drawn_ns(seed: int, world: World, state: State, engine: int, steps: int) -> int:
-    """Time that the step which just began takes alone: by its costs, never by what the desk has learned of it."""
+def part_of(quantiles: Float64s, place: float) -> float:
+    """The value that a share of all is below, between two quantiles on a line."""
+    at = place * (quantiles.shape[0] - 1)
+    below = int(at)
+    least, most = quantiles[below], quantiles[min(below + 1, quantiles.shape[0] - 1)]
+    return float(least + (at - below) * (most - least))
+
+
+@kernel
+def tokens_of(state: State, engine: int) -> int:
+    """Tokens of the step that just began."""
+    tokens = 0
+    for place in range(state.engines[engine, c.N_STEPPING]):
+        tokens += state.rows[engine, place, c.P_TOKENS]
+    return int(tokens)
+
+
+@kernel
+def drawn_ns(seed: int, world: World, state: State, engine: int, more_ns: int) -> int:
+    """Time that the step which just began takes alone: by its costs, never by what the desk has learned of it.
+
+    ``more_ns`` is what it takes longer for how its engine comes to it.
+    """
     costs = world.costs[engine]
+    steps = state.engines[engine, c.N_STEPS]
     decoding = 0
     time_ns = costs[S_STEP]
     for place in range(state.engines[engine, c.N_STEPPING]):
@@ -71,18 +94,15 @@ def drawn_ns(seed: int, world: World, state: State, engine: int, steps: int) -> 
             time_ns += costs[S_ROW] + pairs * costs[S_ATTEND]
         else:
             time_ns += tokens * costs[S_TOKEN] + pairs * costs[S_PROMPT_ATTEND]
-    factor = world.shape[engine, decoding]
+    time_ns = time_ns * world.shape[engine, decoding] + more_ns
     sd = world.step_sd[engine]
     if world.noise[engine, 0] > 0.0:
-        place_of = uniform(seed, steps, engine) * (world.noise.shape[1] - 1)
-        below = int(place_of)
-        least, most = world.noise[engine, below], world.noise[engine, min(below + 1, world.noise.shape[1] - 1)]
-        factor *= least + (place_of - below) * (most - least)
+        time_ns *= part_of(world.noise[engine], uniform(seed, steps, engine))
     elif sd > 0.0:
         # Lognormal with mean 1.
         spread = math.sqrt(math.log(1.0 + sd * sd))
-        factor *= math.exp(spread * normal(seed, steps, engine) - 0.5 * spread * spread)
-    return max(1, int(time_ns * factor))
+        time_ns *= math.exp(spread * normal(seed, steps, engine) - 0.5 * spread * spread)
+    return max(1, int(time_ns))
 
 
 @kernel
@@ -142,11 +162,15 @@ def carry_out(now_ns: int, seed: int, tables: Tables, state: State, world: World
             hand.inside[row] = tag
         elif kind == c.STEP:
             engine = effect[c.F_A]
-            alone_ns = drawn_ns(seed, world, state, engine, state.engines[engine, c.N_STEPS])
             hand.pace[engine] = pace_of(world, state, hand, engine)
             hand.step_began_ns[engine] = max(now_ns, hand.free_ns[engine])
+            more_ns, tokens = 0, tokens_of(state, engine)
             if hand.step_began_ns[engine] - hand.ended_ns[engine] >= COLD_AFTER_NS:
-                alone_ns += world.cold_ns[engine]
+                more_ns += world.cold_ns[engine]
+            if tokens != hand.tokens[engine]:
+                more_ns += world.reshape_ns[engine]
+            hand.tokens[engine] = tokens
+            alone_ns = drawn_ns(seed, world, state, engine, more_ns)
             hand.step_ends_ns[engine] = hand.step_began_ns[engine] + max(1, int(alone_ns * hand.pace[engine]))
             record.busy[engine, B_ROWS] += effect[c.F_C]
         elif kind == c.HAND_OVER:
@@ -155,8 +179,7 @@ def carry_out(now_ns: int, seed: int, tables: Tables, state: State, world: World
                 place += 1
             link = tables.links[effect[c.F_A], effect[c.F_B]]
             took_ns = link[c.K_BASE_NS] + state.sequences[row, c.Q_COMPUTED] * link[c.K_TOKEN_NS]
-            if world.handover_sd > 0.0:
-                took_ns = int(took_ns * math.exp(world.handover_sd * normal(seed, tag, 77)))
+            took_ns = int(took_ns * part_of(world.handover_noise, uniform(seed, tag, 77)))
             # Its prompt's last step has just ended, and the next has not been told of yet.
             source = effect[c.F_A]
             began_ns = max(now_ns, hand.free_ns[source])

@@ -11,6 +11,8 @@ from loadslice.policy.layout import Int64s
 from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens.layout import State, Tables
 
+Float64s = NDArray[np.float64]
+
 # A request's row of the result.
 A_OUTCOME, A_REASON, A_ROUTE, A_PREFILL, A_DECODE, A_FIRST_NS, A_END_NS, A_PRODUCED, A_HIT, A_PLACED, ANSWER_COLUMNS = (
     range(11)
@@ -61,19 +63,22 @@ class Prompts(NamedTuple):
 class World(NamedTuple):
     """What surrounds the desk; not by reference: costs may be columns of another array."""
 
-    costs: NDArray[np.float64]
+    costs: Float64s
     """[E, STEP_COSTS] what steps take, ns: not always what the desk is told to expect"""
-    step_sd: NDArray[np.float64]
+    step_sd: Float64s
     """[E] spread of a step's time, as a share of it"""
     beside_ppm: Int64s
     """[E, E] how much longer a step of the first takes while the second computes"""
-    shape: NDArray[np.float64]
+    shape: Float64s
     """[E, most seats + 1] what steps with so many decoding sequences take, in parts of what the settings say"""
-    noise: NDArray[np.float64]
+    noise: Float64s
     """[E, points] quantiles of steps in parts of that; 0 first: they are drawn with ``step_sd``"""
-    handover_sd: float
+    handover_noise: Float64s
+    """[points] quantiles of hand-overs in parts of what their link says"""
     cold_ns: Int64s
     """[E] what a step takes longer when its engine did nothing for `COLD_AFTER_NS`"""
+    reshape_ns: Int64s
+    """[E] what a step takes longer that has not as many tokens as the one before"""
     faults: Int64s
     """[faults, FAULT_COLUMNS] in time order"""
 
@@ -88,7 +93,9 @@ class Hands(NamedTuple):
     """[E] when the step that runs was or will be taken up"""
     ended_ns: Int64s
     """[E] when the last step ended"""
-    pace: NDArray[np.float64]
+    tokens: Int64s
+    """[E] of the step that runs, or ran last"""
+    pace: Float64s
     """[E] times longer that the step which runs takes than on an engine that is left alone"""
     slow_ppm: Int64s
     """[E]"""
@@ -114,6 +121,7 @@ def hands(tables: Tables, state: State) -> Hands:
         step_ends_ns=np.full(engines, c.FOREVER, np.int64),
         step_began_ns=np.zeros(engines, np.int64),
         ended_ns=np.full(engines, -COLD_AFTER_NS, np.int64),
+        tokens=np.zeros(engines, np.int64),
         pace=np.ones(engines),
         slow_ppm=np.full(engines, c.PPM, np.int64),
         hung=np.zeros(engines, np.int64),

@@ -191,3 +191,22 @@ def test_a_desk_goes_on_with_what_it_has_learned() -> None:
     again = run_language(prompts((0, 100, 1)), fleet(links=False), learned=known)
     assert again.state.engines[0, c.N_SCALE_PPM] == pytest.approx(3_000_000 * 7 / 8 + 1_000_000 / 8, rel=0.01)
     assert again.state.engines[0, c.N_STEPS] == 1
+
+
+def test_a_step_with_other_tokens_than_the_one_before_is_longer() -> None:
+    run = run_language(prompts((0, 100, 4), (0.2, 5, 1)), fleet(links=False), reshape=np.array([7_000_000]))
+    # A prompt of 110 ms, 7 for the first shape; a first step of one token, 7 again; two more as they are.
+    assert times_ms(run, layout.A_END_NS)[0] == 117.0 + 18.0 + 2 * 11.0
+    assert times_ms(run, layout.A_FIRST_NS)[1] == 200.0 + 15.0 + 7.0
+
+
+def test_hand_overs_are_drawn_from_their_quantiles() -> None:
+    twice = run_language(prompts((0, 100, 2)), fleet(), handover_noise=np.array([2.0, 2.0]))
+    assert times_ms(twice, layout.A_END_NS) == [110.0 + 6.0 + 11.0]
+
+
+def test_the_desk_may_be_told_other_company_than_there_is() -> None:
+    told = {"decode": {"prefill": 0.5}, "another": {"decode": 9.0}}
+    run = run_language(prompts((0, 100, 2)), fleet(), told_beside=told)
+    assert run.tables.links[:, :, c.K_BESIDE_PPM].tolist() == [[0, 500_000], [0, 0]]
+    assert times_ms(run, layout.A_END_NS) == [110.0 + 3.0 + 11.0]

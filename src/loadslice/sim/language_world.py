@@ -1,6 +1,8 @@
 """What surrounds the token desk in a simulation, from a language profile; and traces made to fit a model's context."""
 
+import math
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -8,12 +10,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from loadslice.policy.tokens import columns as c
+from loadslice.policy.tokens.tables import Company
 from loadslice.sim import language_layout as layout
 from loadslice.spec.errors import InputError
 from loadslice.spec.faults import Fault
 from loadslice.spec.language import Language, StepCost
 from loadslice.spec.language_profile import (
-    NOISE_POINTS,
+    NOISE_AT,
     SHAPE_ROWS,
     LanguageProfile,
     costs_of,
@@ -22,6 +25,9 @@ from loadslice.spec.language_profile import (
 )
 
 _NS_PER_S = 1_000_000_000
+DRAWN_POINTS = 2001
+LEAST_PLACE = 1e-3
+"""Of a normal distribution, which has no least value."""
 
 
 class Surroundings(NamedTuple):
@@ -31,14 +37,17 @@ class Surroundings(NamedTuple):
     costs: dict[str, StepCost] | None
     shape: NDArray[np.float64] | None
     noise: NDArray[np.float64] | None
-    beside: NDArray[np.float64] | None
-    handover_sd: float
+    beside: Company | None
+    handover_noise: NDArray[np.float64] | None
     way_ms: float
     """Between a client and the desk."""
     basis: str
     cold: NDArray[np.int64] | None = None
+    reshape: NDArray[np.int64] | None = None
     told: dict[str, StepCost] | None = None
     """Costs that the desk is told; ``None``: those that are."""
+    told_beside: Company | None = None
+    """The same of what company costs."""
 
 
 def surroundings(
@@ -52,39 +61,49 @@ def surroundings(
         told: The one that the server has, where another says what its engines really took.
     """
     if profile is None:
-        return Surroundings(language, None, None, None, None, 0.0, 0.0, "costs as the language file states them")
+        return Surroundings(language, None, None, None, None, None, 0.0, "costs as the language file states them")
     names = list(language.engines)
     seats = max(engine.seats for engine in language.engines.values())
     shape = np.ones((len(names), seats + 1))
-    noise = np.zeros((len(names), NOISE_POINTS))
-    beside = np.zeros((len(names), len(names)))
+    noise = np.zeros((len(names), DRAWN_POINTS))
     for index, name in enumerate(names):
         times = profile.engines[name]
         shape[index] = np.interp(np.arange(seats + 1), SHAPE_ROWS, times.shape)
         if times.noise:
-            noise[index] = times.noise
-        for other, longer in profile.beside.get(name, {}).items():
-            if other in names:
-                beside[index, names.index(other)] = longer
+            noise[index] = evenly(times.noise)
     used = {name: profile.engines[name] for name in names}
     modelled = modelled_engines(used)
     basis = "measured costs"
     if modelled:
         whose = "all engines" if len(modelled) == len(used) else ", ".join(modelled)
         basis = f"modelled costs of {whose}" + ("" if len(modelled) == len(used) else ", measured ones of the others")
-    spreads = [one.relative_sd for one in profile.handovers]
+    parts = [evenly(one.noise or lognormal_parts(one.relative_sd)) for one in profile.handovers]
     return Surroundings(
         with_links(language, profile),
         costs_of(profile),
         shape,
         noise,
-        beside,
-        float(np.mean(spreads)) if spreads else 0.0,
+        profile.beside,
+        np.mean(parts, axis=0) if parts else None,
         0.0 if profile.serving is None else profile.serving.request_ms,
         basis,
         np.array([round(profile.engines[name].cold_ms * 1e6) for name in names], np.int64),
+        np.array([round(profile.engines[name].reshape_ms * 1e6) for name in names], np.int64),
         None if told is None else costs_of(told),
+        None if told is None else told.beside,
     )
+
+
+def lognormal_parts(sd: float) -> list[float]:
+    """Quantiles around a mean of 1, where only a spread is known."""
+    spread = math.sqrt(math.log(1 + sd * sd))
+    places = [NormalDist().inv_cdf(min(max(at, LEAST_PLACE), 1 - LEAST_PLACE)) for at in NOISE_AT]
+    return [math.exp(spread * one - spread * spread / 2) for one in places]
+
+
+def evenly(quantiles: Sequence[float]) -> NDArray[np.float64]:
+    """Quantiles at even shares, from which the simulator draws."""
+    return np.interp(np.linspace(0, 1, DRAWN_POINTS), NOISE_AT, quantiles)
 
 
 class Fitted(NamedTuple):

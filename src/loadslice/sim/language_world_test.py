@@ -14,6 +14,7 @@ from loadslice.spec.errors import InputError
 from loadslice.spec.faults import Fault
 from loadslice.spec.files import Stamp
 from loadslice.spec.language_profile import (
+    NOISE_AT,
     NOISE_POINTS,
     SHAPE_ROWS,
     EngineTimes,
@@ -167,7 +168,7 @@ def test_faults_are_lowered_in_time_order_and_unknown_kinds_refused() -> None:
 
 
 def test_routers_meet_the_same_luck_and_runs_with_the_same_seed_are_the_same() -> None:
-    noise = np.linspace(0.5, 1.5, NOISE_POINTS).tolist()
+    noise = np.interp(NOISE_AT, [0, 1], [0.5, 1.5]).tolist()
     around = surroundings(fleet(), profile(engines={"prefill": times(noise=noise), "decode": times(noise=noise)}))
     trace = prompts(*[(0.2 * at, 50, 8) for at in range(60)])
     one, two = (compare(trace, around, ["always-local", "cost"], seed=3, replicas=3) for _ in range(2))

@@ -139,6 +139,25 @@ class Language(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Hand-overs that may fail and engines that may be lost under one request before it fails."""
 
 
+def crowding(language: Language, cores: int) -> dict[str, dict[str, float]]:
+    """By which share a step of the first engine is longer while the second computes, as far as threads say.
+
+    Where nobody has measured it: two engines on processors with more threads than there are cores have each as much of
+    them as of the threads. What they take from each other in caches and memory is not in it.
+    """
+    threads = {
+        name: engine.threads
+        for name, engine in language.engines.items()
+        if engine.backend not in REMOTE_BACKENDS and (engine.device or "CPU").startswith("CPU")
+    }
+    return {
+        first: {
+            second: max(0.0, (threads[first] + threads[second]) / cores - 1) for second in threads if second != first
+        }
+        for first in threads
+    }
+
+
 _MARK = re.compile(rb"^language\s*:", re.MULTILINE)
 
 

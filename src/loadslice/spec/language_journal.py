@@ -71,6 +71,8 @@ class LanguageJournalHead(msgspec.Struct, frozen=True, kw_only=True):
     """The language file as it was served."""
     costs: dict[str, StepCost]
     """Of the engines' steps, measured or given."""
+    beside: dict[str, dict[str, float]] = {}
+    """``[first][second]``: by which share a step of the first was taken to be longer while the second computes."""
     tables: LoweredTables
     counters: list[int] = []
     """Of the desk when the run was closed."""

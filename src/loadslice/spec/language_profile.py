@@ -12,8 +12,19 @@ from loadslice.spec.language import Language, StepCost
 
 SCHEMA = "language-profile/1"
 
-NOISE_POINTS = 101
-"""Quantiles of `EngineTimes.noise`, from the least step to the longest."""
+NOISE_AT = (
+    *(at / 80 for at in range(77)),
+    *(0.95 + at / 400 for at in range(1, 16)),
+    *(0.99 + at / 1000 for at in range(10)),
+    1.0,
+)
+"""Shares at which the quantiles of `EngineTimes.noise` are, from the least step to the longest. Close together at the
+end: on a line from the 99th percentile to the longest of all, one stall in a thousand would be ten long steps.
+"""
+NOISE_POINTS = len(NOISE_AT)
+
+BESIDE_MAX = 1000
+"""Times longer beside another engine: more is no measurement."""
 
 SHAPE_ROWS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Sequences that decode, where `EngineTimes.shape` is given."""
@@ -54,6 +65,9 @@ class EngineTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     fit_error_max: float | None
     cold_ms: float = 0.0
     """What the first step after a pause takes longer: weights and KV are behind the caches then."""
+    reshape_ms: float = 0.0
+    """What a step takes longer that has not as many tokens as the one before: the runtime makes itself ready for
+    another shape. So sequences that come, and those that end, cost everybody a step."""
     adopt_us_per_token: float | None
     """To begin a sequence with a cached prefix."""
     kv_bytes_per_token: int | None
@@ -69,6 +83,8 @@ class HandoverTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     base_ms: float
     token_us: float
     relative_sd: float
+    noise: list[float] = []
+    """Quantiles of single hand-overs in parts of that line; empty: only ``relative_sd`` is known."""
     of_prefill: float | None
     """Share of what computing the same prompt takes, at the longest prompt measured."""
     n: int
@@ -122,10 +138,23 @@ def load_profile(path: Path, language: Language) -> LanguageProfile:
             raise InputError(f"{path}: engines.{name}.shape: {len(SHAPE_ROWS)} numbers from 0.01 to 100 are expected.")
         if len(times.noise) not in (0, NOISE_POINTS) or not all(0 < part < 1e6 for part in times.noise):
             raise InputError(f"{path}: engines.{name}.noise: {NOISE_POINTS} numbers above 0 are expected, or none.")
+        for key in ("cold_ms", "reshape_ms"):
+            if not 0 <= getattr(times, key) <= 10**7:
+                raise InputError(f"{path}: engines.{name}.{key}: {getattr(times, key)} is no cost.")
         for key in StepCost.__struct_fields__:
             value = getattr(times.cost, key)
             if value is not None and not 0 <= value <= 10**7:
                 raise InputError(f"{path}: engines.{name}.cost.{key}: {value} is no cost.")
+    for link in profile.handovers:
+        if len(link.noise) not in (0, NOISE_POINTS) or not all(0 < part < 1e6 for part in link.noise):
+            raise InputError(
+                f"{path}: hand-over from {link.from_} to {link.to}: noise: {NOISE_POINTS} numbers above 0 are "
+                "expected, or none."
+            )
+    for name, others in profile.beside.items():
+        for other, longer in others.items():
+            if not 0 <= longer <= BESIDE_MAX:
+                raise InputError(f"{path}: beside.{name}.{other}: {longer} is not between 0 and {BESIDE_MAX}.")
     return profile
 
 

@@ -42,8 +42,14 @@ ALWAYS_LOCAL, ALWAYS_REMOTE, LENGTH, LENGTH_OR_LOAD, COST = range(5)
     ENGINE_SETTINGS,
 ) = range(15)
 
-# Links between a prefilling and a decoding engine.
-K_SLOTS, K_BASE_NS, K_TOKEN_NS, LINK_SETTINGS = range(4)  # 0 slots: no link
+# From one engine to another.
+(
+    K_SLOTS,  # of the link by which the first hands KV to the second; 0: there is none
+    K_BASE_NS,
+    K_TOKEN_NS,
+    K_BESIDE_PPM,  # by how much a step of the first takes longer while the second computes, millionths
+    LINK_SETTINGS,
+) = range(5)
 
 # Sequences.
 (

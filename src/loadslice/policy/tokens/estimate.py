@@ -2,8 +2,9 @@
 
 A step's time is linear in what it holds: a base, so much per prompt token, so much per sequence that decodes, and so
 much per token and token before it (attention: many tokens of a prompt read what came before at once, so theirs has a
-price of its own). Measured steps fit it within a few per cent; what is left, and whatever
-else happens to an engine, is in ``N_SCALE_PPM``, learned step by step.
+price of its own). Measured steps fit it within a few per cent. Engines that share processors are longer while both
+compute, by what is known of every two. What is left, and whatever else happens to an engine, is in ``N_SCALE_PPM``,
+learned step by step.
 """
 
 from loadslice.policy.kernel import kernel
@@ -16,9 +17,13 @@ LATE_STEPS = 4
 
 
 @kernel
-def scaled(state: State, engine: int, time_ns: int) -> int:
-    """A time by the settings at the speed that is seen now."""
-    return int(time_ns * (state.engines[engine, c.N_SCALE_PPM] // 1000) // 1000)
+def scaled(tables: Tables, state: State, engine: int, time_ns: int) -> int:
+    """A time by the settings at the speed that is seen now, beside those who compute now."""
+    pace_ppm = state.engines[engine, c.N_SCALE_PPM] * 1
+    for other in range(state.engines.shape[0]):
+        if other != engine and state.engines[other, c.N_RUNNING] > 0:
+            pace_ppm += pace_ppm // 1000 * (tables.links[engine, other, c.K_BESIDE_PPM] // 1000)
+    return int(time_ns * (min(pace_ppm, SCALE_PPM_MAX) // 1000) // 1000)
 
 
 @kernel
@@ -44,7 +49,7 @@ def step_ns(
         + min(pairs, ATTENTION_PAIRS_MAX) * settings[c.E_ATTEND_PS] // 1000
         + min(prompt_pairs, ATTENTION_PAIRS_MAX) * settings[c.E_PROMPT_ATTEND_PS] // 1000
     )
-    return scaled(state, engine, time_ns)
+    return scaled(tables, state, engine, time_ns)
 
 
 @kernel
@@ -60,7 +65,7 @@ def prompt_ns(tables: Tables, state: State, engine: int, tokens: int, computed: 
     pairs = tokens * computed + tokens * tokens // 2
     once = step_ns(tables, state, engine, tokens, 0, 0, pairs)
     more = steps_of(tables, engine, tokens) - 1
-    return int(once + more * scaled(state, engine, tables.engines[engine, c.E_STEP_NS]))
+    return int(once + more * scaled(tables, state, engine, tables.engines[engine, c.E_STEP_NS]))
 
 
 @kernel
@@ -95,7 +100,7 @@ def wait_ns(now_ns: int, tables: Tables, state: State, engine: int, priority: in
     left_ns = 0
     if counts[c.N_STEPPING] > 0:
         left_ns = max(0, counts[c.N_STEP_BEGAN_NS] + counts[c.N_STEP_EXPECTED_NS] - now_ns)
-    backlog_ns = scaled(state, engine, waits_ns(tables, state, engine, priority))
+    backlog_ns = scaled(tables, state, engine, waits_ns(tables, state, engine, priority))
     over = counts[c.N_SEATS_USED] + counts[c.N_WAITING] + 1 - settings[c.E_SEATS]
     seat_ns = over * counts[c.N_HELD_NS] // settings[c.E_SEATS] if over > 0 else 0
     return int(left_ns + backlog_ns + seat_ns)

@@ -15,7 +15,7 @@ class Tables(NamedTuple):
     engines: Int64s
     """[E, ENGINE_SETTINGS]"""
     links: Int64s
-    """[E, E, LINK_SETTINGS] from the prefilling engine to the decoding one"""
+    """[E, E, LINK_SETTINGS] from the prefilling engine to the decoding one, and what company costs"""
 
 
 @by_reference

@@ -2,8 +2,8 @@
 
 The decoding engine is chosen first: its KV is reserved before the prompt is begun. Then one of five policies says
 whether the prompt is computed there or handed over. Four are what other systems offer; ``cost`` compares what each way
-is expected to take until the first token, charges the local way for the tokens of others that it would hold up, and
-stops when as many have been held up as may be: means hide what the last hundredth of users sees.
+is expected to take until the first token, charges each way for the tokens of others that it would hold up, and stops
+when as many have been held up as may be: means hide what the last hundredth of users sees.
 """
 
 from loadslice.policy.kernel import kernel, rare
@@ -61,9 +61,43 @@ def local_ns(now_ns: int, tables: Tables, state: State, priority: int, decode: i
     """The same on the decoding engine itself, where every chunk shares its step with sequences that decode."""
     row_ns = tables.engines[decode, c.E_ROW_NS]
     steps = steps_of(tables, decode, prompt - hit)
-    beside_ns = steps * scaled(state, decode, state.engines[decode, c.N_SEATS_USED] * row_ns)
+    beside_ns = steps * scaled(tables, state, decode, state.engines[decode, c.N_SEATS_USED] * row_ns)
     compute_ns = prompt_ns(tables, state, decode, prompt - hit, hit)
     return int(wait_ns(now_ns, tables, state, decode, priority) + compute_ns + beside_ns)
+
+
+@kernel
+def held_up_ppm(state: State, decode: int) -> int:
+    """Who decodes while a prompt is computed, in millionths of a sequence.
+
+    Whoever comes meanwhile is held up too: an empty engine is not empty for long in a busy hour.
+    """
+    counts = state.engines[decode]
+    return int(max(counts[c.N_SEATS_USED] * c.PPM, counts[c.N_MET_PPM]))
+
+
+@kernel
+def lost_beside_ns(tables: Tables, first: int, second: int, time_ns: int) -> int:
+    """What an engine loses of its own time while another computes for so long: where the two share processors."""
+    longer_ppm = tables.links[first, second, c.K_BESIDE_PPM]
+    return int(time_ns // 1000 * (longer_ppm * 1000 // (c.PPM + longer_ppm)))
+
+
+@kernel
+def held_up_ns(tables: Tables, state: State, decode: int, engine: int, prompt: int, hit: int) -> int:
+    """What all others together lose while a prompt is computed at ``engine``.
+
+    Those who decode there stand still meanwhile. Those beside it, who decode or wait for their first tokens, are slower
+    where the engines share processors.
+    """
+    time_ns = prompt_ns(tables, state, engine, prompt - hit, hit)
+    own_ns = time_ns if engine == decode else lost_beside_ns(tables, decode, engine, time_ns)
+    lost_ns = own_ns // 1000 * (held_up_ppm(state, decode) // 1000) // 1000 * (tables.run[c.T_PENALTY_PPM] // 1000)
+    for other in range(state.engines.shape[0]):
+        if other != engine and other != decode:
+            prompts = state.engines[other, c.N_SEATS_USED] + state.engines[other, c.N_WAITING]
+            lost_ns += prompts * lost_beside_ns(tables, other, engine, time_ns)
+    return int(lost_ns)
 
 
 @kernel
@@ -86,6 +120,7 @@ def choose_decode(
             continue
         missing = prompt - hits[engine]
         time_ns = wait_ns(now_ns, tables, state, engine, priority) + scaled(
+            tables,
             state,
             engine,
             missing * tables.engines[engine, c.E_TOKEN_NS]
@@ -100,12 +135,13 @@ def choose_decode(
 def choose_prefill(
     now_ns: int, tables: Tables, state: State, priority: int, decode: int, prompt: int, hits: Int64s
 ) -> int:
-    """The other engine from which the KV is expected first; -1: there is none."""
+    """The other engine from which the KV is expected first, what it takes from others counted; -1: there is none."""
     best, best_ns = -1, c.FOREVER
     for engine in range(tables.engines.shape[0]):
         if engine == decode or not may_prefill(tables, state, engine, decode, prompt):
             continue
         time_ns = remote_ns(now_ns, tables, state, priority, engine, decode, prompt, hits[engine])
+        time_ns += held_up_ns(tables, state, decode, engine, prompt, hits[engine])
         if time_ns < best_ns:
             best, best_ns = engine, time_ns
     return best
@@ -138,18 +174,15 @@ def route(
             return BUSY
         return LONG
     here_ns = local_ns(now_ns, tables, state, priority, decode, prompt, hits[decode])
+    here_ns += held_up_ns(tables, state, decode, decode, prompt, hits[decode])
     there_ns = remote_ns(now_ns, tables, state, priority, remote, decode, prompt, hits[remote])
-    # Whoever comes while the prompt is computed is held up too: an empty engine is not empty for long in a busy hour.
-    counts = state.engines[decode]
-    held_up_milli = max(counts[c.N_SEATS_USED] * 1000, counts[c.N_MET_PPM] // 1000)
-    own_ns = prompt_ns(tables, state, decode, missing, hits[decode])
-    penalty_ns = own_ns // 1000 * held_up_milli // 1000 * (tables.run[c.T_PENALTY_PPM] // 1000)
-    if there_ns < here_ns + penalty_ns:
+    there_ns += held_up_ns(tables, state, decode, remote, prompt, hits[remote])
+    if there_ns < here_ns:
         return REMOTE_FASTER
     if not is_late(tables, state, decode, missing):
         return LOCAL_FASTER
-    late_ppm = steps_of(tables, decode, missing) * held_up_milli * 1000
-    return SPARING if late_ppm > max(0, counts[c.N_LATE_PPM]) else LOCAL_FASTER
+    late_ppm = steps_of(tables, decode, missing) * held_up_ppm(state, decode)
+    return SPARING if late_ppm > max(0, state.engines[decode, c.N_LATE_PPM]) else LOCAL_FASTER
 
 
 @kernel

@@ -179,6 +179,7 @@ def piece(tables: Tables, state: State, engine: int, sequence: int, budget: int,
     token_ns = max(
         1,
         scaled(
+            tables,
             state,
             engine,
             settings[c.E_TOKEN_NS] + state.sequences[sequence, c.Q_COMPUTED] * settings[c.E_PROMPT_ATTEND_PS] // 1000,
@@ -226,7 +227,7 @@ def plan_step(now_ns: int, tables: Tables, state: State, engine: int) -> None:
             budget -= tokens
             prompt_tokens += tokens
             if room_ns < c.FOREVER:
-                room_ns -= scaled(state, engine, tokens * settings[c.E_TOKEN_NS])
+                room_ns -= scaled(tables, state, engine, tokens * settings[c.E_TOKEN_NS])
     while budget > 0 and (room_ns > 0 or prompt_tokens == 0) and counts[c.N_WAITING] > 0:
         sequence = admit(now_ns, tables, state, engine)
         if sequence < 0:
@@ -238,7 +239,7 @@ def plan_step(now_ns: int, tables: Tables, state: State, engine: int) -> None:
         budget -= tokens
         prompt_tokens += tokens
         if room_ns < c.FOREVER:
-            room_ns -= scaled(state, engine, tokens * settings[c.E_TOKEN_NS])
+            room_ns -= scaled(tables, state, engine, tokens * settings[c.E_TOKEN_NS])
     if rows == 0:
         return
     expected_ns = step_ns(tables, state, engine, prompt_tokens, decoding, pairs, prompt_pairs)

@@ -9,15 +9,23 @@ from loadslice.policy.tokens.layout import State, Tables
 from loadslice.spec.errors import InputError
 from loadslice.spec.language import ROUTER_POLICIES, Language, LanguageEngine, StepCost
 
+Company = Mapping[str, Mapping[str, float]]
+
 _NS_PER_MS, _NS_PER_US, _PS_PER_NS = 1_000_000, 1_000, 1_000
 
 
-def lower(language: Language, costs: Mapping[str, StepCost] | None = None) -> Tables:
+def lower(
+    language: Language,
+    costs: Mapping[str, StepCost] | None = None,
+    beside: Company | None = None,
+) -> Tables:
     """Lower a checked language file.
 
     Args:
         language: From `spec.language.load_language`.
         costs: Step costs by engine, as measured; they stand before those in the file.
+        beside: ``[first][second]``, by which share a step of the first is longer while the second computes, as
+            measured; engines that are not in the file are passed over.
 
     Returns:
         Arrays as `Tables` describes them.
@@ -41,6 +49,10 @@ def lower(language: Language, costs: Mapping[str, StepCost] | None = None) -> Ta
         row[c.K_SLOTS] = link.slots
         row[c.K_BASE_NS] = round(link.base_ms * _NS_PER_MS)
         row[c.K_TOKEN_NS] = round(link.token_us * _NS_PER_US)
+    for first, others in (beside or {}).items():
+        for second, longer in others.items():
+            if first in names and second in names:
+                links[names.index(first), names.index(second), c.K_BESIDE_PPM] = round(longer * c.PPM)
     return Tables(run=_run_row(language), engines=engines, links=links)
 
 

@@ -62,6 +62,7 @@ class LanguageJournalWriter:
         folder: Made if absent.
         language: As served.
         costs: Of the engines' steps.
+        beside: What company is taken to cost them.
         tables: That is decided with.
         state: Its effects are hashed after each event.
 
@@ -70,9 +71,15 @@ class LanguageJournalWriter:
     """
 
     def __init__(
-        self, folder: Path, language: Language, costs: dict[str, StepCost], tables: Tables, state: State
+        self,
+        folder: Path,
+        language: Language,
+        costs: dict[str, StepCost],
+        beside: dict[str, dict[str, float]],
+        tables: Tables,
+        state: State,
     ) -> None:
-        self._folder, self._language, self._costs = folder, language, costs
+        self._folder, self._language, self._costs, self._beside = folder, language, costs, beside
         self._tables, self._state = tables, state
         self._engines = list(language.engines)
         self._requests: list[tuple[Any, ...]] = []
@@ -219,6 +226,7 @@ class LanguageJournalWriter:
             span_ns=self._last_ns,
             file=self._language,
             costs=self._costs,
+            beside=self._beside,
             tables=LoweredTables(
                 run=self._tables.run.tolist(),
                 engines=self._tables.engines.tolist(),

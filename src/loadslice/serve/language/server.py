@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from loadslice.backends.language.worker import HEADER_BYTES
 from loadslice.policy.tokens import desk
 from loadslice.policy.tokens.desk import LATE_NS
 from loadslice.policy.tokens.layout import State, Tables
-from loadslice.policy.tokens.tables import fresh, lower
+from loadslice.policy.tokens.tables import Company, fresh, lower
 from loadslice.serve.access import Access
 from loadslice.serve.clock import Clock
 from loadslice.serve.compiled import compile_apart
@@ -31,7 +32,7 @@ from loadslice.serve.language.shell import LanguageShell
 from loadslice.serve.limits import Limits
 from loadslice.serve.listener import Listener, close_listener, open_listener
 from loadslice.spec.errors import InputError
-from loadslice.spec.language import REMOTE_BACKENDS, Language, LanguageEngine, StepCost
+from loadslice.spec.language import REMOTE_BACKENDS, Language, LanguageEngine, StepCost, crowding
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class LanguageServer:
         host: Address to listen on.
         port: 0: any free one.
         costs: Step costs by engine that are known already; the others are measured when engines start.
+        beside: What company costs, as a profile has it; default: what threads that share processors say.
         limits: What clients may ask.
         access: Who may ask.
         journal: Folder to keep one in.
@@ -69,6 +71,7 @@ class LanguageServer:
         host: str = "127.0.0.1",
         port: int = 8000,
         costs: Mapping[str, StepCost] | None = None,
+        beside: Company | None = None,
         limits: Limits | None = None,
         access: Access | None = None,
         journal: Path | None = None,
@@ -80,6 +83,8 @@ class LanguageServer:
         self._model = model
         self._host, self._port = host, port
         self._costs = dict(costs or {})
+        company = crowding(language, len(os.sched_getaffinity(0))) if beside is None else beside
+        self._beside = {name: dict(others) for name, others in company.items()}
         self._limits = limits or Limits()
         self._clock = Clock()
         self._front = LanguageFront(language, self._limits, access)
@@ -196,13 +201,13 @@ class LanguageServer:
             layouts = [self.ready[name].layout for name in self._names]
             check_layouts(self.language, layouts)
             check_vocabularies(self.ready, words)
-            tables = lower(self.language, self._costs)
+            tables = lower(self.language, self._costs, self._beside)
             state = fresh(tables, self.language.max_sequences)
             await asyncio.to_thread(compile_apart, "language", desk.on_step_done)
             await asyncio.to_thread(warm_desk, tables)
             if self._journal_folder is not None:
                 folder = self._journal_folder
-                self._journal = LanguageJournalWriter(folder, self.language, self._costs, tables, state)
+                self._journal = LanguageJournalWriter(folder, self.language, self._costs, self._beside, tables, state)
         except BaseException:
             await self._close()
             raise
