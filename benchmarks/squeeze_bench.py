@@ -26,8 +26,8 @@ from loadslice.variants.order import Order
 from loadslice.variants.squeeze import squeeze
 
 SECONDS = 40.0
-SMOLLM_STEPS = 800
-"""Half of them judge: one answer is a quarter of a point."""
+SMOLLM_STEPS = int(os.environ.get("LOADSLICE_SQUEEZE_STEPS", "800"))
+"""Half of them judge."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,12 @@ def decoder(folder: Path) -> Case:
 
 
 def smollm(folder: Path) -> Case:
-    """A step of SmolLM2-135M-Instruct at batch 1, marked by the token that follows in real text."""
+    """A step of SmolLM2-135M-Instruct at batch 1, marked by how likely it finds the token that follows in real text."""
     path = squeeze_smollm.step_model(folder / "smollm.onnx")
     session = open_backend("onnxruntime").load(path, Engine(backend="onnxruntime", threads=0))
     feeds, following = squeeze_smollm.recorded_steps(session, SMOLLM_STEPS)
     session.close()
-    return Case(path, feeds, following, ("next_token", squeeze_smollm.next_token), squeeze_smollm.on_its_own)
+    return Case(path, feeds, following, ("foreseen", squeeze_smollm.foreseen), squeeze_smollm.on_its_own)
 
 
 def rec(_: Path) -> Case:

@@ -218,9 +218,14 @@ def recorded_steps(session: Session, count: int) -> tuple[list[Feeds], list[int]
     return feeds[:count], following[:count]
 
 
-def next_token(outputs: list[Any], labels: list[Any]) -> float:
-    """Share of steps whose likeliest token is the one that follows."""
-    return float(np.mean([one["logits"][0].argmax() == label for one, label in zip(outputs, labels, strict=True)]))
+def foreseen(outputs: list[Any], labels: list[Any]) -> float:
+    """How much of the next token is known beforehand: 1 - mean nats / ln(words); of a guess among all words it is 0.
+
+    Half a point of it is 5.5 % of perplexity. Counting right tokens instead needs thousands of steps: of 200 the source
+    had 66 right, and schemes of nearly equal answers between 62 and 66.
+    """
+    found = np.mean([nats(one["logits"][0], label) for one, label in zip(outputs, labels, strict=True)])
+    return float(1 - found / np.log(outputs[0]["logits"].shape[1]))
 
 
 def nats(logits: Array, token: int) -> float:
