@@ -13,7 +13,7 @@ from loadslice.plan.checklist import checklist
 from loadslice.plan.confidence import confidence
 from loadslice.plan.decision.facts import Facts, gather
 from loadslice.plan.decision.scenario import kinds, scores
-from loadslice.plan.decision.settle import Cost, Settled, keeps, settle, total_cost
+from loadslice.plan.decision.settle import SAME_COST_SHARE, Cost, Settled, keeps, settle, total_cost
 from loadslice.plan.decision.tree import decide
 from loadslice.plan.fleet.front import nearest
 from loadslice.plan.money import wall
@@ -110,7 +110,16 @@ def complete(
         checklist=checklist(
             fleets, facts, latency=latency, squeezes=squeezes, prices=prices, box_w=watts, runs_by=runs_by
         ),
-        warnings=list(dict.fromkeys([*plan.warnings, *([note] if note else []), *_warnings(fleets, facts)])),
+        warnings=list(
+            dict.fromkeys(
+                [
+                    *plan.warnings,
+                    *([note] if note else []),
+                    *(_cheaper(fleets, settled, facts) if plan.objective == "cost" else []),
+                    *_warnings(fleets, facts),
+                ]
+            )
+        ),
     )
 
 
@@ -311,6 +320,25 @@ def _confidence(
         seed=seed,
     )
     return msgspec.structs.replace(found, left_out=found.left_out | settled.ruled_out)
+
+
+def _cheaper(fleets: Sequence[PlannedFleet], settled: Settled, facts: Facts) -> list[str]:
+    """A fleet in the table that costs less than the recommended one, which whoever reads the totals will ask about."""
+    money = facts.budget.money
+    cost = total_cost(money.horizon_years)
+    own = next((cost(fleet) for fleet in fleets if fleet.name == settled.recommended), None)
+    left = [fleet for fleet in fleets if keeps(fleet) and fleet.name not in settled.ruled_out]
+    known = [(value, fleet) for fleet in left if (value := cost(fleet)) is not None]
+    if own is None or not known:
+        return []
+    least, fleet = min(known, key=lambda one: one[0])
+    if not own * (1 - SAME_COST_SHARE) <= least < own * (1 - 1e-3):
+        return []
+    told = (
+        f"{fleet.label} costs {own - least:,.0f} {money.currency} less over {money.horizon_years} years, within the "
+        f"{SAME_COST_SHARE:.0%} that prices err by: the simpler, or the one whose policy was searched, goes first."
+    )
+    return [told]
 
 
 def _warnings(fleets: Sequence[PlannedFleet], facts: Facts) -> list[str]:

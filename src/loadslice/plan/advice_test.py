@@ -83,6 +83,14 @@ def test_the_interval_holds_the_total_and_a_thousand_cost_what_the_longest_horiz
     assert made.cost_per_1000 is not None
 
 
+def test_a_fleet_that_costs_a_little_less_than_the_recommended_one_is_spoken_of() -> None:
+    other = fleet("2 x other", {"other": engine("cpu", 2, idle_w=0.0)})
+    made = complete(plan(CPU, other), TEAM, prices=PRICES)
+    assert made.recommended == "cpu-only"
+    assert [line for line in made.warnings if line.startswith("2 x other costs ") and "within the 5%" in line]
+    assert not [line for line in complete(plan(CPU, GPU), TEAM, prices=PRICES).warnings if " costs " in line]
+
+
 def test_a_wall_that_a_fleet_breaks_at_full_load_takes_it_out() -> None:
     tight = msgspec.structs.replace(TEAM, power=msgspec.structs.replace(TEAM.power, per_box_w=300.0))
     made = complete(plan(CPU, GPU), tight, prices=PRICES)
