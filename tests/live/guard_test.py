@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import os
 import signal
 import socket
 import ssl
@@ -282,6 +283,11 @@ def test_certificates_that_cannot_be_used_are_one_line_and_leave_the_old_in_forc
     write_certificate(authority, tmp_path)
     with pytest.raises(InputError, match="--tls-client-ca"):
         Tls(TlsFiles(files.certificate, files.key, tmp_path / "absent.pem"))
+    os.mkfifo(tmp_path / "pipe")
+    pipe = tmp_path / "pipe"
+    for wrong in ((pipe, files.key), (files.certificate, pipe), (files.certificate, files.key, pipe)):
+        with pytest.raises(InputError, match="a pipe or a device"):
+            Tls(TlsFiles(*wrong))
 
 
 def command(*arguments: object) -> list[str]:

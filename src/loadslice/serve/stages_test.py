@@ -8,6 +8,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from loadslice.backends.isolated.host import EngineLostError
+from loadslice.backends.isolated.session import Hosts
 from loadslice.serve.clock import Clock
 from loadslice.serve.request import Batch
 from loadslice.serve.runners import opened
@@ -135,6 +137,15 @@ def test_at_a_later_stage_a_bad_tensor_is_not_the_clients_fault(pipeline, tmp_pa
     assert isinstance(result, StageError)
     assert not result.client_fault
     close_stages(stages)
+
+
+def test_an_engine_that_ends_while_it_loads_is_one_line(pipeline, tmp_path, monkeypatch) -> None:
+    def lost(*_: object) -> None:
+        raise EngineLostError("engine 'dynamic': its process has ended.")
+
+    monkeypatch.setattr(Hosts, "load", lost)
+    with pytest.raises(InputError, match="stage 'same': cannot be loaded, engine 'dynamic': its process has ended"):
+        load_stages(pipeline, tmp_path, Clock())
 
 
 def test_a_bucket_that_the_model_cannot_take_is_found_before_the_first_client(pipeline, tmp_path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import opened
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2; those of 1.3 are all of this kind (RFC 9325, 4.2: forward secrecy and authenticated encryption only)."""
@@ -63,6 +64,8 @@ class Tls:
         context.set_ciphers(CIPHERS)
         context.set_alpn_protocols([protocol])
         try:
+            for path in (files.certificate, files.key):
+                opened(path).close()  # OpenSSL would wait for whoever writes to a pipe
             # With a password that nobody has: OpenSSL would ask on the terminal for that of an encrypted key.
             context.load_cert_chain(files.certificate, files.key, password=_no_password)
         except (OSError, ssl.SSLError, ValueError) as error:
@@ -73,6 +76,7 @@ class Tls:
         if files.client_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
             try:
+                opened(files.client_ca).close()
                 context.load_verify_locations(files.client_ca)
             except (OSError, ssl.SSLError) as error:
                 raise InputError(f"--tls-client-ca {files.client_ca}: cannot be used, {_why(error)}.") from error
