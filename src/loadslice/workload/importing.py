@@ -25,13 +25,13 @@ from loadslice.workload.readers import (
     times,
     units,
 )
+from loadslice.workload.readers.log_lines import Taken
 from loadslice.workload.readers.parsed import Parsed
 from loadslice.workload.readers.times import TimeUnit
 from loadslice.workload.trace import Trace
 
+_LOGS = {"nginx": nginx.read, "envoy": envoy.read}
 _READERS: dict[str, Callable[[Path], Parsed]] = {
-    "nginx": nginx.read,
-    "envoy": envoy.read,
     "azure-llm": azure_llm.read,
     "mooncake": mooncake.read,
     "burstgpt": burstgpt.read,
@@ -39,7 +39,7 @@ _READERS: dict[str, Callable[[Path], Parsed]] = {
 }
 _MAPPED = {"csv": table.read, "jsonl": json_table.read, "parquet": parquet_table.read}
 """Tables with anybody's names."""
-FORMATS = ("loadslice", *_MAPPED, *_READERS)
+FORMATS = ("loadslice", *_MAPPED, *_LOGS, *_READERS)
 
 NS_PER_S = 1_000_000_000
 
@@ -57,6 +57,8 @@ class Options:
     """Put a file that must be in arrival order into it, instead of refusing it."""
     spread: ticks.Spread = "uniform"
     seed: int = 0
+    lines: Taken = field(default_factory=Taken)
+    """Which lines of an access log are requests."""
 
 
 def load(path: Path, kind: str = "auto", options: Options | None = None) -> Trace:
@@ -78,11 +80,15 @@ def load(path: Path, kind: str = "auto", options: Options | None = None) -> Trac
         raise InputError(
             f"{path}: --map is for tables, this is read as {kind}; add --format {'|'.join(_MAPPED)} if it is one."
         )
+    if options.lines != Taken() and kind not in _LOGS:
+        raise InputError(f"{path}: --skip-bad and --only are for access logs, this is read as {kind}.")
     if kind == "loadslice":
         found = recording.read(path) if path.is_dir() else trace.read(path, sort=options.sort)
         return _spread_own(found, options)
     if kind in _MAPPED:
         parsed = _MAPPED[kind](path, options.mapping, options.time_unit, options.units)
+    elif kind in _LOGS:
+        parsed = _LOGS[kind](path, options.lines)
     else:
         parsed = _READERS[kind](path)
     return _finish(parsed, kind, path, options)

@@ -8,6 +8,7 @@ import click
 from loadslice.app.output import Finite, emit, json_option, say, seed_option
 from loadslice.spec import portrait as portraits
 from loadslice.workload import importing, sample, synth, trace, words
+from loadslice.workload.readers.log_lines import Taken
 
 target_option = click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, help="Trace file to write (.parquet or .jsonl)."
@@ -44,6 +45,15 @@ def command() -> None:
     show_default=True,
     help="How to spread arrivals inside ticks.",
 )
+@click.option(
+    "--skip-bad",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Access logs: leave out up to N lines of another form (cut off, binary), and say how many there were.",
+)
+@click.option("--only", metavar="REGEX", help="Access logs: take only requests like this, e.g. '^POST /predict'.")
 @click.option("--first", type=click.IntRange(min=1), help="Keep only this many requests from the start.")
 @click.option(
     "--set", "constants", multiple=True, metavar="FIELD=VALUE", help="Same text in every row, e.g. source=api."
@@ -60,6 +70,8 @@ def import_(
     time_unit: Any,
     sort: bool,
     spread: Any,
+    skip_bad: int,
+    only: str | None,
     first: int | None,
     constants: tuple[str, ...],
     source: str | None,
@@ -77,7 +89,13 @@ def import_(
         kind, why = importing.sniff(src, mapping)
         say(f"{src}: read as {kind} ({why})")
     options = importing.Options(
-        mapping=mapping, units=importing.column_units(pairs), time_unit=time_unit, sort=sort, spread=spread, seed=seed
+        mapping=mapping,
+        units=importing.column_units(pairs),
+        time_unit=time_unit,
+        sort=sort,
+        spread=spread,
+        seed=seed,
+        lines=Taken(skip_bad, only),
     )
     found = importing.load(src, kind, options)
     found = importing.annotate(found, first=first, constants=constants, source=source, licence=licence)

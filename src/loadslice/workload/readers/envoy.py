@@ -7,20 +7,21 @@ from pathlib import Path
 
 import polars as pl
 
-from loadslice.workload.readers.log_lines import QUOTED, matched
+from loadslice.workload.readers.log_lines import QUOTED, Form, Taken, matched
 from loadslice.workload.readers.parsed import Parsed, gather
 
 PATTERN = rf"^\[([^\]]+)\] {QUOTED} (\d+) (\S+)(?: \S+ \S+ {QUOTED})? (\d+|-) (\d+|-) (\d+|-) (\S+)(?: .*)?$"
 
 
-def read(path: Path) -> Parsed:
+def read(path: Path, taken: Taken) -> Parsed:
     """Read an Envoy access log.
 
     Raises:
         InputError: Unreadable, or a line of another form (with its number).
     """
-    frame = gather(matched(path, PATTERN, "Envoy default", _columns), path)
-    return Parsed(frame, source="envoy", absolute=True, completion_order=True)
+    notes: list[str] = []
+    frame = gather(matched(path, FORM, taken, notes), path)
+    return Parsed(frame, source="envoy", absolute=True, completion_order=True, notes=tuple(notes))
 
 
 def _columns(groups: pl.DataFrame) -> list[pl.Series]:
@@ -34,3 +35,6 @@ def _columns(groups: pl.DataFrame) -> list[pl.Series]:
         groups["8"].cast(pl.Float64, strict=False).rename("latency_ms"),
         groups["6"].cast(pl.Int64, strict=False).rename("bytes_in"),
     ]
+
+
+FORM = Form("Envoy default", PATTERN, "2", _columns)

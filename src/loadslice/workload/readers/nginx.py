@@ -8,29 +8,25 @@ from pathlib import Path
 
 import polars as pl
 
-from loadslice.workload.readers.log_lines import QUOTED, matched
+from loadslice.workload.readers.log_lines import QUOTED, Form, Taken, matched
 from loadslice.workload.readers.parsed import Parsed, gather
 
-PATTERN = (
-    rf"^(\S+) \S+ (.+?) \[([^\]]+)\] {QUOTED} (\d{{3}}) (\d+|-)(?: {QUOTED} {QUOTED})?"
-    r'(?:.*?[ "=](\d+\.\d{3})\b.*| .*)?$'
-)
-"""The first number with three decimals after the user agent is ``$request_time``: nginx writes it exactly so, wherever
-the format puts it (``0.123``, ``rt=0.123``, ``"0.123"``)."""
+PATTERN = rf"^(\S+) \S+ (.+?) \[([^\]]+)\] {QUOTED} (\d{{3}}) (\d+|-)(?: {QUOTED} {QUOTED})?( .*)?$"
 
 STAMP_NS = 1_000_000_000
 
 
-def read(path: Path) -> Parsed:
+def read(path: Path, taken: Taken) -> Parsed:
     """Read an nginx access log.
 
     Raises:
         InputError: Unreadable, or a line of another form (with its number).
     """
-    frame = gather(matched(path, PATTERN, "nginx combined", _columns), path)
+    notes: list[str] = []
+    frame = gather(matched(path, FORM, taken, notes), path)
     timed = frame["latency_ms"].null_count() < frame.height
     note = (
-        "nginx logs the end of a request: arrival is that time less $request_time"
+        "nginx logs the end of a request: arrival is that time less $request_time, the longest time of its line"
         if timed
         else "the log has no $request_time: arrivals are the times requests ended, and latency is unknown"
     )
@@ -41,7 +37,7 @@ def read(path: Path) -> Parsed:
         completion_order=True,
         completion_stamped=timed,
         stamp_ns=STAMP_NS,
-        notes=(note,),
+        notes=(note, *notes),
     )
 
 
@@ -50,5 +46,19 @@ def _columns(groups: pl.DataFrame) -> list[pl.Series]:
     return [
         stamp.rename("time_ns"),
         groups["5"].cast(pl.Int16).rename("status"),
-        (groups["9"].cast(pl.Float64, strict=False) * 1000).rename("latency_ms"),
+        _request_time_ms(groups["9"]).rename("latency_ms"),
     ]
+
+
+def _request_time_ms(rests: pl.Series) -> pl.Series:
+    """``$request_time`` out of what follows the user agent, wherever the format puts it.
+
+    nginx writes times with three decimals (``0.123``, ``rt=0.123``, ``"0.123"``), those of upstreams too; each of these
+    is a part of the request's. An address (``192.168.0.1``) is no time.
+    """
+    words = rests.str.extract_all(r'[ "=][\d.]+')
+    times = words.list.eval(pl.element().str.extract(r"^.(\d+\.\d{3})$").cast(pl.Float64, strict=False))
+    return times.list.max() * 1000
+
+
+FORM = Form("nginx combined", PATTERN, "4", _columns)

@@ -43,7 +43,7 @@ class Block:
 
     def lines(self) -> list[str]:
         """The lines without their ends."""
-        return [line.rstrip("\r") for line in self.data.decode().split("\n")[:-1]]
+        return [line.rstrip("\r") for line in self.data.decode(errors="replace").split("\n")[:-1]]
 
 
 def head(path: Path, size: int = 1 << 16) -> bytes:
@@ -58,13 +58,16 @@ def head(path: Path, size: int = 1 << 16) -> bytes:
     return start
 
 
-def blocks(path: Path, *, quoted: bool = False, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[Block]:
+def blocks(
+    path: Path, *, quoted: bool = False, line_bytes_max: int = LINE_BYTES_MAX, lenient: bool = False
+) -> Iterator[Block]:
     """Read a text file as blocks of whole lines.
 
     Args:
         path: Plain or gzip.
         quoted: A newline between double quotes does not end a record (CSV).
         line_bytes_max: Longest line (or quoted record) accepted.
+        lenient: Lines that are no text are the caller's to refuse.
 
     Raises:
         InputError: Not readable, truncated gzip, not UTF-8 text, or a line too long.
@@ -86,11 +89,13 @@ def blocks(path: Path, *, quoted: bool = False, line_bytes_max: int = LINE_BYTES
                 quote = " (or a quote that is never closed)" if quoted else ""
                 raise InputError(f"{path}: line {line} is longer than {line_bytes_max} bytes{quote}.")
             if block.data:
-                _refuse_not_text(path, block)
+                if not lenient:
+                    _refuse_not_text(path, block)
                 yield block
     if carry:
         block = Block(carry + b"\n", line)
-        _refuse_not_text(path, block)
+        if not lenient:
+            _refuse_not_text(path, block)
         yield block
 
 
@@ -139,7 +144,10 @@ def _refuse_long(path: Path, block: Block, line_bytes_max: int) -> None:
 def _refuse_not_text(path: Path, block: Block) -> None:
     zero = block.data.find(b"\0")
     if zero >= 0:
-        raise InputError(f"{path}: line {block.line_at(zero)} holds binary data, not text.")
+        raise InputError(
+            f"{path}: line {block.line_at(zero)} holds binary data, not text. Of an access log, "
+            "--format nginx|envoy --skip-bad N leaves out up to N such lines."
+        )
     try:
         block.data.decode()
     except UnicodeDecodeError as error:
