@@ -26,4 +26,4 @@ def read(path: Path) -> Parsed:
     header = table.header_of(path)
     table.need(path, header, NEEDED)
     chosen = {name: field for name, field in COLUMNS.items() if name in header}
-    return replace(table.parse(path, header, chosen, "iso"), source="azure-llm", absolute=True)
+    return replace(table.parse(path, header, chosen, "iso"), source="azure-llm", absolute=True, notes=())

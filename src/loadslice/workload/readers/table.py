@@ -85,14 +85,14 @@ def read_rows(
     parsed = parse_rows(path, rows(), fields, time_unit, factors)
     if not parsed.absolute and time_unit is None:
         notes = (*notes, "times were read as seconds; say --time-unit if they are not")
-    return replace(parsed, notes=notes)
+    return replace(parsed, notes=(*parsed.notes, *notes))
 
 
 def need(path: Path, header: list[str], names: Iterable[str]) -> None:
     """Refuse a table that lacks one of these columns."""
     for name in names:
         if name not in header:
-            raise InputError(f"{path}: no column '{name}'; found {', '.join(header)[:200]}.")
+            raise InputError(f"{path}: no column '{name}'; found {', '.join(header)[:200]}.{_separated(header)}")
 
 
 def chosen(path: Path, header: list[str], mapping: Mapping[str, str]) -> dict[str, str]:
@@ -111,9 +111,16 @@ def chosen(path: Path, header: list[str], mapping: Mapping[str, str]) -> dict[st
     found.update(mapping)
     if "arrival_s" not in found.values():
         raise InputError(
-            f"{path}: no column 'arrival_s'; found {', '.join(header)[:200]}. Name one with --map COLUMN=arrival_s."
+            f"{path}: no column 'arrival_s'; found {', '.join(header)[:200]}. "
+            f"Name one with --map COLUMN=arrival_s.{_separated(header)}"
         )
     return found
+
+
+def _separated(header: list[str]) -> str:
+    """What a header of one name that is several is likely to be."""
+    marks = [mark for mark in ";\t|" if len(header) == 1 and mark in header[0]]
+    return f" Its columns seem to be separated by {marks[0]!r}: write them with commas." if marks else ""
 
 
 def parse(path: Path, header: list[str], chosen: Mapping[str, str], time_unit: TimeUnit | None) -> Parsed:
@@ -141,6 +148,7 @@ def parse_rows(
     """As `parse`, from rows of text; ``factors`` turns columns into the unit of their field."""
     time_column = next(column for column, field in chosen.items() if field == "arrival_s")
     unit, absolute = time_unit, time_unit == "iso"
+    notes: tuple[str, ...] = ()
     parts: list[pl.DataFrame] = []
     for rows in blocks:
         texts = rows[time_column]
@@ -151,6 +159,8 @@ def parse_rows(
         assert unit is not None
         stamps = times.to_ns(texts, unit)
         times.refuse_unparsed(stamps, texts, rows["line"], f"{path}: {time_column}")
+        if not parts and unit == "iso" and not times.has_zone(str(texts[0])):
+            notes = ("times without a zone were taken as UTC",)
         others = [
             _typed(rows[column], field, rows["line"], path) * factors[column]
             if column in factors
@@ -160,7 +170,7 @@ def parse_rows(
         ]
         parts.append(pl.DataFrame([stamps.rename("time_ns"), *others, rows["line"]]))
     frame = gather(parts, path)
-    return Parsed(frame, source="csv", absolute=absolute)
+    return Parsed(frame, source="csv", absolute=absolute, notes=notes)
 
 
 def _unit(texts: pl.Series, stated: TimeUnit | None) -> tuple[TimeUnit, bool]:

@@ -1,5 +1,6 @@
 """Time stamps as people write them -> integer nanoseconds."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -58,6 +59,11 @@ def _iso_ns(texts: pl.Series) -> pl.Series:
         return zoned
     bare = plain.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="ns", strict=False).cast(pl.Int64)
     return pl.select(pl.coalesce(zoned, bare)).to_series().rename(texts.name)
+
+
+def has_zone(text: str) -> bool:
+    """Whether an ISO 8601 time says its offset from UTC."""
+    return re.search(r"(Z|[+-]\d\d:?\d\d)$", text.strip()) is not None
 
 
 def iso_utc(since_epoch_ns: int) -> str:

@@ -44,3 +44,17 @@ def test_any_text_gives_a_number_or_null(texts: list[str]) -> None:
         found = times.to_ns(pl.Series(texts, dtype=pl.String), unit)
         assert found.dtype == pl.Int64
         assert len(found) == len(texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "zoned"),
+    [
+        ("2026-03-28 23:30:00", False),
+        ("2026-03-28", False),
+        ("2026-03-28T23:30:00Z", True),
+        ("2026-03-28 23:30:00.5+01:00", True),
+        ("2026-03-28 23:30:00-0500", True),
+    ],
+)
+def test_a_time_says_its_zone_or_does_not(text: str, zoned: bool) -> None:
+    assert times.has_zone(text) is zoned
