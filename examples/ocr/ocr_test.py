@@ -20,7 +20,7 @@ from loadslice.spec.pipeline import load
 from loadslice.spec.work import RawInput, Sample, StageInputError, Work
 
 pytestmark = pytest.mark.skipif(
-    find_spec("rapidocr_onnxruntime") is None, reason="the models are missing: pip install 'loadslice[example]'"
+    find_spec("rapidocr_onnxruntime") is None, reason="the models are missing: make install"
 )
 
 FOLDER = Path(__file__).parent

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from loadslice.spec.functions import load_function
 
 pytestmark = pytest.mark.skipif(
-    find_spec("rapidocr_onnxruntime") is None, reason="the models are missing: pip install 'loadslice[example]'"
+    find_spec("rapidocr_onnxruntime") is None, reason="the models are missing: make install"
 )
 
 FOLDER = Path(__file__).parent

@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 
 from loadslice.spec.device import BUSY, Device, Figure, Peak
+from loadslice.spec.errors import installing
 from loadslice.spec.files import cpu_model
 from loadslice.spec.machine import LocalMachine, Runtime
 
@@ -128,9 +129,7 @@ def _runtime(name: str, ask: Callable[[Any], list[str]]) -> Runtime:
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Runtime(
-            name=name, version=None, devices=[], reason=f"not installed: run `pip install 'loadslice[{name}]'`"
-        )
+        return Runtime(name=name, version=None, devices=[], reason=f"not installed: {installing(name)}")
     try:
         devices = ask(importlib.import_module(f"loadslice.backends.{name}"))
     except Exception as error:  # noqa: BLE001 - a broken driver may raise anything; the reason is shown

@@ -20,4 +20,9 @@ class MissingExtraError(InputError):
     """An optional dependency is absent."""
 
     def __init__(self, extra: str, what: str) -> None:
-        super().__init__(f"{what} needs the extra '{extra}': run `pip install 'loadslice[{extra}]'`.")
+        super().__init__(f"{what} needs the extra '{extra}': {installing(extra)}.")
+
+
+def installing(extra: str) -> str:
+    """What brings an extra. Not by a name on an index: none has this package, and anybody could take the name."""
+    return f"run `python -m pip install -e '.[{extra}]'` in the folder of loadslice"

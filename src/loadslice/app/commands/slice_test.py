@@ -330,7 +330,7 @@ def test_a_missing_extra_is_named(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "scipy.sparse", None)
     assert run(["slice", str(model), *CATALOGUE, *SHAPES]) == 2
-    assert "pip install 'loadslice[plan]'" in capsys.readouterr().err
+    assert "pip install -e '.[plan]'" in capsys.readouterr().err
 
 
 def test_drawn_inputs_do_not_change_the_plan(model: Path, times: Path, capsys: pytest.CaptureFixture[str]) -> None:

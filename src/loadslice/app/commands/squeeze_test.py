@@ -138,4 +138,4 @@ def test_a_missing_tool_is_one_line_that_names_the_extra(folder: Path, absent: s
     assert ended.returncode == 2
     last = ended.stderr.strip().splitlines()[-1]
     assert absent in last
-    assert "needs the extra 'squeeze': run `pip install 'loadslice[squeeze]'`" in last
+    assert "needs the extra 'squeeze': run `python -m pip install -e '.[squeeze]'`" in last

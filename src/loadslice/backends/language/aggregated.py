@@ -19,7 +19,7 @@ from loadslice.backends.language.base import KvLayout
 from loadslice.backends.language.calibrate import measured_costs
 from loadslice.backends.language.gguf import converted
 from loadslice.backends.language.measured import Measured
-from loadslice.spec.errors import InputError
+from loadslice.spec.errors import InputError, MissingExtraError
 from loadslice.spec.files import sha256_file
 from loadslice.spec.language import WHOLE_BACKENDS
 
@@ -44,7 +44,7 @@ class GenaiPipeline:
             import openvino as ov
             import openvino_genai as genai
         except ImportError as error:
-            raise InputError("language models need the extra `llm`: pip install 'loadslice[llm]'.") from error
+            raise MissingExtraError("llm", "a language model") from error
         self._ov, self._genai = ov, genai
         self._context = order.context
         scheduler = genai.SchedulerConfig()

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from loadslice.backends.language.weights import GgufWeights
-from loadslice.spec.errors import InputError
+from loadslice.spec.errors import InputError, MissingExtraError
 from loadslice.spec.files import sha256_file
 
 CONVERT_S = 900.0
@@ -68,7 +68,7 @@ def _from_gguf(path: Path) -> Path:
         return folder
     GgufWeights(path).check_whole()
     if importlib.util.find_spec("openvino_genai") is None:
-        raise InputError("language models need the extra `llm`: pip install 'loadslice[llm]'.")
+        raise MissingExtraError("llm", "a language model")
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new-"))
     try:

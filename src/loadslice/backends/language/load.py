@@ -6,7 +6,7 @@ from pathlib import Path
 from loadslice.backends.language import messages as m
 from loadslice.backends.language.base import LanguageSession
 from loadslice.backends.language.gguf import converted
-from loadslice.spec.errors import InputError
+from loadslice.spec.errors import InputError, MissingExtraError
 from loadslice.spec.files import sha256_file
 from loadslice.spec.language import WHOLE_BACKENDS
 
@@ -51,7 +51,7 @@ def _openvino_paged(order: m.Load) -> tuple[LanguageSession, Path]:
     try:
         from loadslice.backends.language.openvino_paged import PagedSession
     except ImportError as error:
-        raise InputError("language models need the extra `llm`: pip install 'loadslice[llm]'.") from error
+        raise MissingExtraError("llm", "a language model") from error
     source = Path(order.model)
     folder = converted(source)
     options = dict(order.options)
@@ -76,9 +76,7 @@ def _onnxruntime_slots(order: m.Load) -> tuple[LanguageSession, Path]:
     try:
         from loadslice.backends.language.onnxruntime_slots import SlotSession
     except ImportError as error:
-        raise InputError(
-            "backend 'onnxruntime-slots' needs the extra `onnxruntime`: pip install 'loadslice[onnxruntime]'."
-        ) from error
+        raise MissingExtraError("onnxruntime", "backend 'onnxruntime-slots'") from error
     session = SlotSession(
         source,
         threads=order.threads,
@@ -105,7 +103,7 @@ def _openvino_static(order: m.Load) -> tuple[LanguageSession, Path]:
     try:
         from loadslice.backends.language.openvino_static import StaticSession
     except ImportError as error:
-        raise InputError("language models need the extra `llm`: pip install 'loadslice[llm]'.") from error
+        raise MissingExtraError("llm", "a language model") from error
     source = Path(order.model)
     folder = converted(source)
     session = StaticSession(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loadslice.spec.errors import InputError
+from loadslice.spec.errors import InputError, MissingExtraError
 
 Message = dict[str, str]
 """``role`` and ``content``."""
@@ -29,7 +29,7 @@ class Words:
         try:
             import openvino_genai
         except ImportError as error:
-            raise InputError("language models need the extra `llm`: pip install 'loadslice[llm]'.") from error
+            raise MissingExtraError("llm", "a language model") from error
         try:
             self._tokenizer: Any = openvino_genai.Tokenizer(str(folder))
             vocabulary: dict[bytes, int] = self._tokenizer.get_vocab()
