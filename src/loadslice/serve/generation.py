@@ -197,12 +197,15 @@ class Generation:
             self._outputs = _outputs(self._stages[-1], example)
             step("opening")
         except BaseException:
-            self.unload()  # it may be that nobody waits any more
+            self._free()  # it may be that nobody waits any more; who does is not told to give up, but why it failed
             raise
 
     def unload(self) -> None:
         """Free every model of a generation that was not opened or has been closed; what is being loaded is given up."""
         self._patience.give_up()
+        self._free()
+
+    def _free(self) -> None:
         stages, self._stages = self._stages, []
         close_stages(stages)
 
