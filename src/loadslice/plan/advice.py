@@ -96,7 +96,7 @@ def complete(
     near = None if settled.recommended else nearest(fleets)
     return msgspec.structs.replace(
         plan,
-        decision=_doubted(settled.sentence, plan, recommended) + _lacking(fleets, near),
+        decision=_doubted(settled.sentence, plan, recommended, latency) + _lacking(fleets, near),
         decision_path=path,
         fleets=fleets,
         recommended=settled.recommended,
@@ -153,13 +153,15 @@ def _amount(value: float | None) -> str:
 CAVEAT = "But other programs disturbed the study's runs: repeat it on a quiet machine before deciding."
 
 
-def _doubted(sentence: str, plan: Plan, recommended: PlannedFleet | None) -> str:
-    """The decision with what the study's own errors leave of it."""
+def _doubted(sentence: str, plan: Plan, recommended: PlannedFleet | None, latency: LatencyTable | None) -> str:
+    """The decision with what the study's own errors, and the machine that was measured, leave of it."""
     doubt = None if recommended is None else plan.doubt(recommended)
     if doubt is not None:
         sentence += f" That is as simulated, and {doubt}."
     if plan.observed is not None and plan.observed.disturbed is not None:
         sentence += f" {CAVEAT}"
+    if latency is not None and latency.disturbed is not None:
+        sentence += f" That is not to be relied on: {latency.disturbed}"
     return sentence
 
 

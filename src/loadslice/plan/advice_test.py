@@ -6,7 +6,8 @@ import pytest
 from loadslice.plan.advice import complete
 from loadslice.plan.money.specimen import BUDGET, PRICES, engine, fleet
 from loadslice.spec.budget import ModelLife, Offline, People, Power
-from loadslice.spec.files import encode_json
+from loadslice.spec.files import Stamp, encode_json
+from loadslice.spec.latency import OTHERS, Entry, LatencyTable, Milliseconds
 from loadslice.spec.observed import Observed
 from loadslice.spec.plan import HourLoad, Limit, Load, Plan, Proof
 from loadslice.spec.simulation import LatencyMs
@@ -89,6 +90,14 @@ def test_a_fleet_that_costs_a_little_less_than_the_recommended_one_is_spoken_of(
     assert made.recommended == "cpu-only"
     assert [line for line in made.warnings if line.startswith("2 x other costs ") and "within the 5%" in line]
     assert not [line for line in complete(plan(CPU, GPU), TEAM, prices=PRICES).warnings if " costs " in line]
+
+
+def test_a_decision_on_disturbed_times_says_so_beside_it() -> None:
+    entry = Entry(variant="v", engine="cpu", batch=1, latency_ms=Milliseconds(p50=1.0), basis="measured")
+    made = Stamp(schema="latency/1", loadslice="1", machine={OTHERS: 74})
+    times = LatencyTable(entries=[entry], stamp=made)
+    said = complete(plan(CPU, GPU), TEAM, prices=PRICES, latency=times).decision
+    assert "other processes took 74 % of the machine" in (said or "")
 
 
 def test_a_wall_that_a_fleet_breaks_at_full_load_takes_it_out() -> None:

@@ -32,7 +32,7 @@ from loadslice.profiles.jobs import Job, Jobs, Key, Walk, collect
 from loadslice.profiles.neighbours import Neighbours
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp
-from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
+from loadslice.spec.latency import OTHERS, Entry, LatencyTable, Milliseconds
 from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.work import Sample, StageError
 
@@ -112,7 +112,7 @@ def measure(
     if neighbours.warning is not None:
         tell(neighbours.warning)
     made = stamp(SCHEMA, inputs={} if source is None else {"pipeline": source}, seed=0, tools=TOOLS)
-    disturbed = {"other_processes_cpu_pct": round(100 * neighbours.share)}
+    disturbed = {OTHERS: round(100 * neighbours.share)}
     alone_ns, contended_ns = _by_key(alone), _by_key(contended)
     return LatencyTable(
         entries=[

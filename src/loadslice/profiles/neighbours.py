@@ -7,8 +7,7 @@ from typing import Self
 
 import psutil
 
-NOTICEABLE_PCT = 10
-"""From here on measured times are called disturbed."""
+from loadslice.spec.latency import NOTICEABLE_PCT
 
 
 class Neighbours:

@@ -119,7 +119,8 @@ def _prepare(
     """All but the traffic."""
     service, warnings = lower_service(pipeline, latency, rate_per_s=rate_per_s, pipeline_path=pipeline_path)
     lowered = energy.lower_energy(pipeline, latency)
-    warnings += [line for line in (energy.missing(pipeline, lowered), cost.missing(pipeline)) if line]
+    told = (energy.missing(pipeline, lowered), cost.missing(pipeline), latency.disturbed)
+    warnings += [line for line in told if line]
     return Prepared(
         pipeline,
         lower(pipeline, latency, rule_sources(pipeline)),

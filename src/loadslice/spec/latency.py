@@ -148,6 +148,13 @@ class Drift(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     basis: Basis = "measured"
 
 
+OTHERS = "other_processes_cpu_pct"
+"""Where a table's stamp says, beside its machine, how much of the processors others took while it was measured."""
+
+NOTICEABLE_PCT = 10
+"""From here on measured times are called disturbed."""
+
+
 class LatencyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A profile file."""
 
@@ -163,6 +170,17 @@ class LatencyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """How the machine's speed wanders; ``None``: every service time is drawn by itself."""
     pipeline: str | None = None
     stamp: Stamp | None = None
+
+    @property
+    def disturbed(self) -> str | None:
+        """What whoever uses its measured times has to say; ``None``: the machine was quiet, or nobody knows."""
+        percent = 0 if self.stamp is None else int(self.stamp.machine.get(OTHERS, 0))
+        if percent < NOTICEABLE_PCT or all(entry.basis != "measured" for entry in self.entries):
+            return None
+        return (
+            f"other processes took {percent} % of the machine while these times were measured, so they are too long. "
+            "Run `loadslice profile` again when it is quiet."
+        )
 
 
 def load(path: Path) -> LatencyTable:
