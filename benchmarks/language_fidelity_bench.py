@@ -3,8 +3,9 @@
 The engines are profiled first, each alone. Then stretches that the profile has not seen are sent to a live server, open
 loop, by a client in a process of its own that takes the time of every token; and simulated. Repeated live runs say how
 far two measurements of one thing differ: what no simulation can be better than. So each figure stands with its error,
-with where 19 of 20 measured means lie, with where 19 of 20 simulated ones do, and with how many values are beyond the
-percentile: of fifty gaps the 99th percentile is the longest, and no two runs have the same.
+with where 19 of 20 measured means lie, with where 19 of 20 simulated ones do (requests, steps and the pace of the minute
+drawn anew), and with how many values are beyond the percentile: of fifty gaps the 99th percentile is the longest, and
+no two runs have the same.
 
 A machine is not as fast in one minute as in another. So before every stretch a load of its own is served, prompts of
 all lengths, and what its steps took sets the costs that the stretches are simulated with: no step of a stretch does.
@@ -16,7 +17,7 @@ not in what the machine was taken to do.
 import asyncio
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,13 +119,15 @@ def run() -> dict[str, Any]:
         folder = Path(scratch) / "journal"
         found = asyncio.run(live(language, alone, stretches, speeds, folder))
         seen = list(as_journalled(found, load_language_journal(folder)))
-    profile = calibrated(alone, [one for one in seen if not one.sent.name])
+    loads = [one for one in seen if not one.sent.name]
+    profile = calibrated(alone, loads)
     around = surroundings(language, profile, told=alone)
+    paces = [pace_rows(parts_of(one.served.steps, profile, list(language.engines))) for one in loads]
     figures: dict[str, Any] = {}
     judged: list[Judged] = []
     for name, stretch in stretches.items():
         mine = [one for one in seen if one.sent.name == name]
-        said = [simulated(stretch, around, speeds[name], one.served) for one in mine]
+        said = [simulated(stretch, around, speeds[name], one.served, paces) for one in mine]
         known = [at_pace(stretch, language, profile, alone, one.served, speeds[name]).mean(0) for one in mine]
         judged += told_of(name, stretch, speeds[name], mine, np.array(said), np.array(known), figures)
     count = len(judged)
@@ -239,6 +242,13 @@ def calibrated(alone: LanguageProfile, seen: Sequence[Seen]) -> LanguageProfile:
     )
 
 
+def pace_rows(parts: Mapping[str, Sequence[float]]) -> NDArray[np.int64]:
+    """Faults that make engines as fast as they were in one load: which minute a stretch meets is luck too."""
+    means = [float(np.mean(mine)) if mine else 1.0 for mine in parts.values()]
+    rows = [(0, engine, FAULT_SLOW, round(mean * 1e6)) for engine, mean in enumerate(means)]
+    return np.array(rows, np.int64)
+
+
 def one(
     stretch: pl.DataFrame,
     around: Surroundings,
@@ -279,7 +289,7 @@ def at_pace(
         engines[name] = msgspec.structs.replace(engines[name], noise=noise_of(left))
     around = surroundings(language, msgspec.structs.replace(alone, engines=engines), told=told)
     faults = np.array(sorted(rows), np.int64)
-    return simulated(stretch, around, speed, found, faults)
+    return simulated(stretch, around, speed, found, [faults])
 
 
 def simulated(
@@ -287,13 +297,15 @@ def simulated(
     around: Surroundings,
     speed: float,
     found: Served,
-    faults: NDArray[np.int64] | None = None,
+    paces: Sequence[NDArray[np.int64]],
 ) -> NDArray[np.float64]:
-    """[replicas, figures] of a stretch, in runs that differ in their luck; the desk begins with what it had learned."""
+    """[replicas, figures] of a stretch, in runs that differ in their luck, at each pace in turn.
+
+    The desk begins with what the server's had learned.
+    """
     learned = found.learned[0]
-    return np.array(
-        [tails_of_run(one(stretch, around, speed, seed, faults, learned), around) for seed in range(REPLICAS)]
-    )
+    runs = [one(stretch, around, speed, seed, paces[seed % len(paces)], learned) for seed in range(REPLICAS)]
+    return np.array([tails_of_run(run, around) for run in runs])
 
 
 def tails_of_run(finished: LanguageRun, around: Surroundings) -> Tails:
