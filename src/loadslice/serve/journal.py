@@ -233,7 +233,7 @@ class JournalWriter:
             try:
                 for name, columns in TABLES.items():
                     with replacing(self._parts_folder / f"{name}-{self._parts:06d}.parquet") as path:
-                        _frame(rows[name], columns).write_parquet(path)
+                        frames.write_parquet(_frame(rows[name], columns), path)
             except InputError as error:
                 self._error = error
                 log.error("the journal cannot be written any more: %s", error)

@@ -99,6 +99,13 @@ def _decisions(journal: Journal, folder: Path) -> Iterator[Finding]:
     if any(table.null_count().row(0)):
         raise InputError(f"{folder}/events.parquet: columns must be whole numbers without gaps.")
     logged = np.ascontiguousarray(table.to_numpy())
+    if not len(logged):
+        yield Finding(
+            promise="the core takes the same decisions again",
+            held=journal.requests.is_empty(),
+            figure=f"no event is here, {journal.requests.height} requests are",
+        )
+        return
     timed, broken = _decide(logged, tables, state)
     effects = timed[:, : c.EFFECT_COLUMNS]
     if journal.head.clean or journal.head.effects_sha256 is not None:

@@ -89,6 +89,18 @@ def test_events_out_of_order_break_the_clock_and_nothing_else_happens(folder: Pa
     assert "the clock never goes back" in broken(folder)
 
 
+def test_a_journal_without_its_events_says_so(folder: Path) -> None:
+    path = folder / "events.parquet"
+    pl.read_parquet(path).clear().write_parquet(path)
+    found = {one.promise: one for one in check(journal.load(folder), folder)}
+    lacking = found["the core takes the same decisions again"]
+    assert not lacking.held
+    assert lacking.figure.startswith("no event is here, ")
+    for name in ("requests", "stages"):
+        pl.read_parquet(folder / f"{name}.parquet").clear().write_parquet(folder / f"{name}.parquet")
+    assert "the core takes the same decisions again" not in broken(folder)
+
+
 def test_a_gap_in_the_events_is_one_readable_line(folder: Path) -> None:
     rewrite(folder, "events", pl.lit(None, pl.Int64).alias("a1"))
     with pytest.raises(InputError, match="whole numbers"):

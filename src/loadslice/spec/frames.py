@@ -7,6 +7,7 @@ ordinary handler.
 import contextlib
 import errno
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -18,6 +19,8 @@ from loadslice.spec.files import replacing
 
 SAID_MAX = 200
 """Characters of what polars says that are passed on; a schema in full is pages."""
+TIGHT_BYTES = 1 << 16
+"""A disk with less is full to a writer of tables."""
 
 
 class TableError(Exception):
@@ -57,6 +60,22 @@ def read_parquet(paths: Sequence[Path], how: Literal["vertical", "diagonal"] = "
         raise TableError(f"damaged, or not a Parquet file: {why:.{SAID_MAX}}")
     with guarded():
         return pl.concat([pl.read_parquet(path, glob=False) for path in paths], how=how)
+
+
+def write_parquet(frame: pl.DataFrame, path: Path) -> None:
+    """Write a Parquet file.
+
+    Raises:
+        OSError: It cannot be written; where the disk is full, that is what it says, which polars does not always.
+        TableError: Whatever else it is.
+    """
+    try:
+        with guarded():
+            frame.write_parquet(path)
+    except TableError as error:
+        if shutil.disk_usage(path.parent).free < TIGHT_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise
 
 
 def join_parquet(parts: list[Path], columns: Mapping[str, pl.DataType], target: Path) -> int:

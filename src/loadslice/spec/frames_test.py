@@ -1,6 +1,8 @@
 """Whatever polars raises on somebody else's table, its caller gets one line."""
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -74,3 +76,16 @@ def test_a_target_that_cannot_be_written_is_said(fine: Path, tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
         frames.join_parquet([fine], {"arrival_s": pl.Float64()}, tmp_path / "file" / "all.parquet")
+
+
+@pytest.mark.parametrize(("free", "kind"), [(0, OSError), (1 << 30, frames.TableError)])
+def test_what_polars_says_of_a_full_disk_in_other_words_is_told_by_what_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, kind: type[Exception]
+) -> None:
+    def write(*_: object) -> None:
+        raise pl.exceptions.ComputeError("parquet: File out of specification: Invalid thrift: transport error")
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", write)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(kind):
+        frames.write_parquet(pl.DataFrame(), tmp_path / "t.parquet")

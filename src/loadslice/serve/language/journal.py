@@ -211,7 +211,7 @@ class LanguageJournalWriter:
         }
         for name, table in tables.items():
             with replacing(self._folder / PARTS_FOLDER / f"{name}-{self._parts:06}.parquet") as path:
-                table.write_parquet(path)
+                frames.write_parquet(table, path)
         self._parts += 1
 
     def _write_head(self, *, clean: bool) -> None:
