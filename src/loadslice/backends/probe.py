@@ -142,7 +142,7 @@ BUSY_SHARE = 0.1
 """Of the processors, in others' hands while a figure is measured: beyond it the figure is not the machine's."""
 
 
-class _Others:
+class Others:
     """How much of the processors others take inside the block."""
 
     def __enter__(self) -> Self:
@@ -225,11 +225,11 @@ def _device(cores: int, memory_bytes: int, cache_bytes: int | None, *, measure: 
     peaks: dict[str, Peak] = {}
     bandwidth = None
     if measure:
-        with _Others() as beside:
+        with Others() as beside:
             flop_per_s, repetitions = measured_peak_flop_per_s()
         source = f"numpy {np.__version__} sgemm {GEMM_SIDE}x{GEMM_SIDE} on {cores} cores, best of {repetitions}"
         peaks["fp32"] = Peak(value=flop_per_s, source=source, basis="measured", dense=True, note=beside.note)
-        with _Others() as beside_copying:
+        with Others() as beside_copying:
             bytes_per_s, repetitions = measured_bandwidth_bytes_per_s()
         source = f"numpy {np.__version__} copy of {COPY_BYTES >> 20} MiB on {cores} threads, best of {repetitions}"
         note = "; ".join(filter(None, ("bytes read plus bytes written", beside_copying.note)))

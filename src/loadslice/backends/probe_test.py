@@ -65,7 +65,7 @@ def test_a_peak_that_was_measured_beside_others_says_so(monkeypatch: pytest.Monk
 
     for busy_s in (6.0, 0.0):
         readings = reading(busy_s)
-        monkeypatch.setattr(probe._Others, "_read", staticmethod(lambda readings=readings: next(readings)))
+        monkeypatch.setattr(probe.Others, "_read", staticmethod(lambda readings=readings: next(readings)))
         monkeypatch.setattr(probe, "measured_peak_flop_per_s", lambda: (9.3e10, 3))
         monkeypatch.setattr(probe, "measured_bandwidth_bytes_per_s", lambda: (1e10, 3))
         device = probe.local().device

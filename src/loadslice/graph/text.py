@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from loadslice.graph.coverage_text import describe_coverage
 from loadslice.graph.inputs import shape_text
 from loadslice.graph.numbers import number, scaled
-from loadslice.spec.device import BUSY, Device, Figure, Peak
+from loadslice.spec.device import BUSY, Device, Figure, Peak, disturbed
 from loadslice.spec.inspection import DeviceFit, Inspection
 from loadslice.spec.machine import LocalMachine
 
@@ -143,6 +143,8 @@ def describe_devices(devices: Sequence[Device]) -> Iterator[str]:
             f"{device.name:<{wide}}{device.kind:<6}{peaks or '-':<38}{_cell(device.bandwidth_bytes_per_s, 'B/s'):>12}"
             f"{_cell(device.memory_bytes, 'B'):>11}{_cell(device.onchip_bytes, 'B'):>11}{_cell(device.tdp_w, 'W'):>7}"
         )
+    for device in devices:
+        yield from (f"{device.name}, {note}" for note in disturbed(device))
     yield "'-' is unknown. `loadslice devices NAME` gives the source of every figure."
 
 

@@ -14,7 +14,7 @@ from loadslice.graph.measure import Feeds, Optimise, profile
 from loadslice.graph.op_times import op_costs
 from loadslice.graph.roofline import node_times, total_ms
 from loadslice.graph.shapes import Body
-from loadslice.spec.device import BUSY, Device, Figure, Peak
+from loadslice.spec.device import Device, disturbed
 from loadslice.spec.inspection import Bound, KernelGroup, Measured, NodeCost, NodeTime
 from loadslice.spec.slices import DeviceTimes
 
@@ -94,18 +94,12 @@ def measure_nodes(
         not_run=[key for index, key in enumerate(graph.keys) if index not in covered],
         arena_bytes=ran.arena_bytes,
         roofline=device.title,
-        roofline_notes=_measured_beside(device),
+        roofline_notes=disturbed(device),
         inputs=inputs,
     )
     source = f"{ran.runtime}, {threads} threads, {runs} runs" + ("" if optimise == "all" else ", unoptimised")
     times = DeviceTimes(basis="measured", source=source, nodes_ms=dict(nodes_ms))
     return measured, times
-
-
-def _measured_beside(device: Device) -> list[str]:
-    figures: dict[str, Figure | Peak] = {f"peak {name}": peak for name, peak in device.peak_ops_per_s.items()}
-    figures |= {} if device.bandwidth_bytes_per_s is None else {"bandwidth": device.bandwidth_bytes_per_s}
-    return [f"{name}: {figure.note}" for name, figure in figures.items() if BUSY in (figure.note or "")]
 
 
 def _described(group: Group, graph: Flow, costs: Sequence[list[NodeCost]], at: _Roofline) -> KernelGroup:

@@ -17,13 +17,16 @@ from loadslice.graph.inspect import inspect
 from loadslice.graph.op_class import Demand, demand
 from loadslice.graph.roofline import precision_on
 from loadslice.profiles.calibration import Calibration, Fit, Kindly, novelty
-from loadslice.spec.device import Device, PeakPrecision, PowerCurve, power_curve
+from loadslice.spec.device import Device, PeakPrecision, PowerCurve, disturbed, power_curve
 from loadslice.spec.errors import InputError
 from loadslice.spec.inspection import Inspection
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds, ModelError
 
 UNMEASURED_KIND_SD = 1.0
 """A kind of device without any calibration: a factor of 2.7 either way at one standard deviation."""
+
+BUSY_SD = 1.0
+"""Of a roof that was measured beside others' work: it is what they left, and they may have gone since."""
 
 SD_MAX = 2.5
 
@@ -210,6 +213,20 @@ def error(
     asked: Demand, device: Device, known: Kindly | None, curve: PowerCurve | None, at: str | None = None
 ) -> ModelError:
     """How far off a modelled time of this demand on this device, at this precision, may be."""
+    found = _calibrated_error(asked, device, known, curve, at)
+    beside = disturbed(device)
+    if not beside:
+        return found
+    return msgspec.structs.replace(
+        found,
+        device_sd=round(min(math.hypot(found.device_sd, BUSY_SD), SD_MAX), 4),
+        why=f"{found.why}; not to be relied on, {'; '.join(beside)}",
+    )
+
+
+def _calibrated_error(
+    asked: Demand, device: Device, known: Kindly | None, curve: PowerCurve | None, at: str | None
+) -> ModelError:
     power_sd = curve.error if curve is not None else 0.0
     if known is None:
         return ModelError(

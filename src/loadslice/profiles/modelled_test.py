@@ -8,10 +8,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from loadslice.graph.inspect import inspect
-from loadslice.graph.op_class import demand
+from loadslice.graph.op_class import Demand, demand
 from loadslice.profiles.calibration import Calibration, Errors, Fit, Kindly, shipped
 from loadslice.profiles.modelled import entries, entry, error, missing, time_parts, with_modelled
-from loadslice.spec.device import Device, Figure, Peak
+from loadslice.spec.device import BUSY, Device, Figure, Kind, Peak
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
@@ -131,6 +131,19 @@ def test_a_device_that_was_measured_has_the_models_error_only(tmp_path: Path) ->
     assert (seen.device_sd, seen.model_sd, seen.freedom) == (0.0, 0.3, 4)
     assert other.device_sd == 0.2
     assert "this one was not measured" in other.why
+
+
+@pytest.mark.parametrize("kind", ["gpu", "npu"])
+def test_a_roof_that_was_measured_on_a_busy_machine_widens_the_interval_and_is_said(kind: Kind) -> None:
+    quiet = msgspec.structs.replace(device(), kind=kind)
+    note = f"bytes read plus bytes written; {BUSY}: others took 74% of its processors"
+    roof = msgspec.structs.replace(figure(1e11), note=note)
+    busy = msgspec.structs.replace(quiet, bandwidth_bytes_per_s=roof)
+    before, found = (error(Demand({"matmul": 1.0}), one, known().kinds.get(kind), None) for one in (quiet, busy))
+    assert found.device_sd == pytest.approx(math.hypot(before.device_sd, 1.0), abs=1e-4)
+    assert "not to be relied on" not in before.why
+    assert found.why.startswith(before.why)
+    assert f"not to be relied on, bandwidth: {note}" in found.why
 
 
 def test_a_class_of_devices_known_by_one_is_as_unsure_again_about_others(tmp_path: Path) -> None:

@@ -32,12 +32,13 @@ def local_device() -> Device:
     count = probe.usable_cores()
     cores = Figure(value=float(count), source="operating system: logical processors", basis="stated")
     device = msgspec.structs.replace(probe.local().device, cores=cores)
-    flop_per_s, runtime = product_flop_per_s(count)
+    with probe.Others() as beside:
+        flop_per_s, runtime = product_flop_per_s(count)
     known = device.peak_ops_per_s.get("fp32")
     if known is not None and known.value >= flop_per_s:
         return device
     source = f"{runtime}, product of {SIDE}x{SIDE} on {count} threads, best of {RUNS}"
-    peak = Peak(value=flop_per_s, source=source, basis="measured", dense=True)
+    peak = Peak(value=flop_per_s, source=source, basis="measured", dense=True, note=beside.note)
     return msgspec.structs.replace(device, peak_ops_per_s=device.peak_ops_per_s | {"fp32": peak})
 
 

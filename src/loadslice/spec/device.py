@@ -146,6 +146,13 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     notes: list[str] = []
 
 
+def disturbed(device: Device) -> list[str]:
+    """Figures of this machine that were measured beside others' work, each with its note."""
+    figures: dict[str, Figure | Peak] = {f"peak {name}": peak for name, peak in device.peak_ops_per_s.items()}
+    figures |= {} if device.bandwidth_bytes_per_s is None else {"bandwidth": device.bandwidth_bytes_per_s}
+    return [f"{name}: {figure.note}" for name, figure in figures.items() if BUSY in (figure.note or "")]
+
+
 def load_device(path: Path) -> Device:
     """Read and check one device file.
 
