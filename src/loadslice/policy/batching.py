@@ -33,7 +33,7 @@ def oldest_due_ns(tables: Tables, state: State, engine: int, lane: int) -> int:
     due = c.FOREVER
     for priority in range(c.CLASSES):
         for tenant in range(tables.tenants.shape[0]):
-            head = state.lanes[engine, priority, lane, tenant, c.L_HEAD]
+            head = state.lanes[engine, lane, tenant, priority, c.L_HEAD]
             if head >= 0:
                 row = state.requests[head]
                 latest = min(row[c.R_EXPIRY_NS], row[c.R_LATEST_NS])
@@ -63,7 +63,7 @@ def ready_lane(now_ns: int, tables: Tables, state: State, engine: int, priority:
     best = -1
     first = -1
     bounded = is_bounded(tables, engine)
-    for lane in range(state.lanes.shape[2]):
+    for lane in range(state.lanes.shape[1]):
         if state.lane_rows[engine, lane] == 0:
             continue
         head = head_of(tables, state, engine, priority, lane)
@@ -347,7 +347,7 @@ def window_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
     """
     held_back = held_classes(tables, state, engine)
     at = c.FOREVER
-    for lane in range(state.lanes.shape[2]):
+    for lane in range(state.lanes.shape[1]):
         if state.lane_rows[engine, lane] == 0:
             continue
         if is_bounded(tables, engine) and not can_hold(tables, state, engine, tables.lane_stage[lane]):

@@ -60,7 +60,7 @@ def bases_ns(tables: Tables, state: State, request: int, engine: int, has_begun:
     row = state.requests[request]
     own = tables.stages[row[c.R_STAGE], c.S_FIRST_LANE] + row[c.R_BUCKET]
     missing = 0
-    for lane in range(state.lanes.shape[2]):
+    for lane in range(state.lanes.shape[1]):
         rows = state.lane_rows[engine, lane]
         stage = tables.lane_stage[lane]
         size = tables.pairs[stage, engine, c.P_BATCH_SIZE]
@@ -104,7 +104,7 @@ def elders_ns(tables: Tables, state: State, request: int, engine: int, wait: int
     """
     priority = state.requests[request, c.R_CLASS]
     elders = 0
-    for lane in range(state.lanes.shape[2]):
+    for lane in range(state.lanes.shape[1]):
         rows = state.lane_rows[engine, lane]
         if rows > 0 and has_elder(tables, state, request, engine, lane):
             stage = tables.lane_stage[lane]

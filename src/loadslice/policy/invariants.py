@@ -96,8 +96,8 @@ def _check_queues(tables: Tables, state: State, engine: int) -> set[int]:
     backlog_ns = np.zeros(c.CLASSES, np.int64)
     rows = np.zeros(state.lane_rows.shape[1], np.int64)
     waiting = np.zeros(c.CLASSES, np.int64)
-    for priority, lane, tenant in np.ndindex(*state.lanes.shape[1:4]):
-        head, tail = (int(value) for value in state.lanes[engine, priority, lane, tenant])
+    for lane, tenant, priority in np.ndindex(*state.lanes.shape[1:4]):
+        head, tail = (int(value) for value in state.lanes[engine, lane, tenant, priority])
         previous, sequence, request = -1, -1, head
         while request >= 0:
             row = state.requests[request]
@@ -166,7 +166,7 @@ def _check_breakers(tables: Tables, state: State, inside: set[int]) -> None:
             if breaker[c.X_STATE] == c.OPEN:
                 assert breaker[c.X_UNTIL_NS] < c.FOREVER, "breaker: from open there is a way back"
                 first = tables.stages[stage, c.S_FIRST_LANE]
-                heads = state.lanes[engine, :, first : first + tables.stages[stage, c.S_LANES], :, c.L_HEAD]
+                heads = state.lanes[engine, first : first + tables.stages[stage, c.S_LANES], :, :, c.L_HEAD]
                 assert (heads == -1).all(), "breaker: nothing waits for an engine that is left alone"
 
 

@@ -102,6 +102,7 @@ def _engine_rows(pipeline: Pipeline) -> Int64s:
     first_slot = 0
     for index, (name, engine) in enumerate(pipeline.engines.items()):
         queue = engine.queue
+        has_shares = any(name in stage.share for stage in pipeline.stages)
         rows[index] = (
             engine.max_inflight,
             queue.limit,
@@ -109,7 +110,8 @@ def _engine_rows(pipeline: Pipeline) -> Int64s:
             c.FOREVER if queue.wait_limit_ms is None else round(queue.wait_limit_ms * _NS_PER_MS),
             first_slot,
             c.FOREVER if engine.memory_mb is None else round(engine.memory_mb * _BYTES_PER_MB),
-            int(any(name in stage.share for stage in pipeline.stages)),
+            int(has_shares or bool(pipeline.tenants)),
+            int(has_shares),
             int(_fills_apart(pipeline, name)),
         )
         first_slot += engine.max_inflight
@@ -142,7 +144,7 @@ def _run_row(pipeline: Pipeline) -> Int64s:
 
 def _breaker_row(breaker: Breaker | None) -> tuple[int, ...]:
     if breaker is None:
-        return (0,) * c.BREAKER_SETTINGS
+        return tuple(c.FOREVER if setting == c.K_SLOW_NS else 0 for setting in range(c.BREAKER_SETTINGS))
     return (
         breaker.window,
         breaker.min_calls,
@@ -270,8 +272,7 @@ def fresh(tables: Tables, max_requests: int) -> State:
     requests[:, c.R_NEXT] = np.arange(1, max_requests + 1)
     requests[-1, c.R_NEXT] = -1
     requests[:, c.R_PREVIOUS] = -1
-    lane_table = np.zeros((engine_count, c.CLASSES, lanes, tenants, c.LANE_COLUMNS), np.int64)
-    lane_table[...] = -1
+    lane_table = np.full((engine_count, lanes, tenants, c.CLASSES, c.LANE_COLUMNS), -1, np.int64)
     engines = np.zeros((engine_count, c.ENGINE_COLUMNS), np.int64)
     engines[:, c.N_UP] = 1
     engines[:, [c.N_QUEUE_EXPIRY_NS, c.N_BREAKER_NS]] = c.FOREVER

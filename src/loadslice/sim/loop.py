@@ -56,9 +56,9 @@ from loadslice.sim.record import (
     row_of,
 )
 from loadslice.sim.service import Service, slot_ns
-from loadslice.spec.outcome import Outcome
+from loadslice.spec.outcome import Outcome, Reason
 
-COMPLETED, CANCELLED = int(Outcome.COMPLETED), int(Outcome.CANCELLED)
+COMPLETED, CANCELLED, NO_REASON = int(Outcome.COMPLETED), int(Outcome.CANCELLED), int(Reason.NONE)
 
 OVERFULL = -1
 """The event log had too little room; nothing else can stop a run."""
@@ -97,7 +97,8 @@ def start_batch(
     if timed or clockwork.wrong[engine] == 1:
         for member in range(batch[c.B_COUNT]):
             row = row_of(traffic, state.members[slot, member, c.M_TAG])
-            record.attempts[row, A_WRONG] |= clockwork.wrong[engine]
+            if clockwork.wrong[engine] == 1:
+                record.attempts[row, A_WRONG] = 1
             if timed:
                 record.timeline[row, stage, T_DISPATCHED_NS] = now_ns
                 record.timeline[row, stage, T_BATCH_ROWS] = batch[c.B_ROWS]
@@ -115,6 +116,8 @@ def end_attempt(
     attempt[A_REASON] = effect[c.F_B]
     attempt[A_HINT_NS] = effect[c.F_C]
     attempt[A_END_NS] = now_ns
+    if record.timeline.shape[0] > 0 and effect[c.F_A] == COMPLETED and effect[c.F_B] == NO_REASON:
+        record.timeline[row, effect[c.F_D], T_DONE_NS] = now_ns
     record.ended[record.counts[N_ENDED]] = row
     record.counts[N_ENDED] += 1
     # One that has cancelled planned itself what comes next.
@@ -193,7 +196,8 @@ def complete(
             results[member, 0] = traffic.items[work, following]
             results[member, 1] = traffic.bucket[work, following]
             log_event(record, (events.RESULT, now_ns, results[member, 0], results[member, 1]))
-    if record.timeline.shape[0] > 0:
+    # What the last stage has done is said by an outcome.
+    if not last and record.timeline.shape[0] > 0:
         for member in range(state.batches[slot, c.B_COUNT]):
             belongs = state.members[slot, member]
             # One that has left the batch meanwhile runs elsewhere, or has ended.
@@ -347,6 +351,12 @@ def befall(
     return False
 
 
+@kernel
+def due_ns(faults: Int64s, fault: int) -> int:
+    """When a fault befalls; FOREVER: there are no more."""
+    return int(faults[fault, FAULT_AT_NS]) if fault < faults.shape[0] else c.FOREVER
+
+
 @entry(inlined=False)
 def run(
     seed: int,
@@ -383,13 +393,13 @@ def run(
     arrival = traffic.carried.shape[0]
     to_tag = traffic.first_tag - arrival
     fault = record.counts[N_FAULTS]
+    fault_ns = due_ns(faults, fault)
     while arrival < rows or traffic.more == 0:
         done_slot = clockwork.earliest[1]
         done_ns = clockwork.done_ns[done_slot]
         timer_ns = state.counters[c.C_NEXT_TIMER_NS]
         client_ns = clients.due_ns(diary)
         arrival_ns = traffic.arrival_ns[arrival] if arrival < rows else c.FOREVER
-        fault_ns = faults[fault, FAULT_AT_NS] if fault < faults.shape[0] else c.FOREVER
         others_ns = min(done_ns, timer_ns, client_ns)
         # Faults after the last request change nothing, but one may be what a standing engine waits for.
         if min(others_ns, arrival_ns) == c.FOREVER and (fault_ns == c.FOREVER or state.counters[c.C_IN_SYSTEM] == 0):
@@ -415,6 +425,7 @@ def run(
         elif fault_ns == now_ns:
             called = befall(now_ns, faults[fault], tables, state, service, clockwork, record)
             fault += 1
+            fault_ns = due_ns(faults, fault)
             record.counts[N_FAULTS] = fault
         else:
             called = client_acts(now_ns, seed, tables, state, traffic, behaviour, diary, record)

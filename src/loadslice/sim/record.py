@@ -47,20 +47,18 @@ N_EVENTS, N_EFFECTS, N_CALLS, N_ENDED, N_FAULTS, N_COUNTS = range(6)
 class Traffic(NamedTuple):
     """Requests in arrival order. N rows, the first C of them of requests that earlier parts left inside."""
 
-    carried: Int64s
-    """[C] their tags, rising"""
+    carried: Annotated[Int64s, "C"]
+    """Their tags, rising"""
     first_tag: int
     """Tag of row C; the tags of later rows follow"""
     more: int
     """1: another part follows"""
-    arrival_ns: Int64s
-    """[N] not falling"""
-    requests: Annotated[Int64s, REQUEST_COLUMNS]
-    """[N, REQUEST_COLUMNS]"""
-    items: Int64s
-    """[W, S] rows that a kind of work asks of a stage"""
-    bucket: Int64s
-    """[W, S]"""
+    arrival_ns: Annotated[Int64s, "N"]
+    """Not falling"""
+    requests: Annotated[Int64s, "N", REQUEST_COLUMNS]
+    items: Annotated[Int64s, "W", "S"]
+    """Rows that a kind of work asks of a stage"""
+    bucket: Annotated[Int64s, "W", "S"]
 
     @property
     def work(self) -> Int64s:
@@ -83,22 +81,20 @@ NO_TRAFFIC = Traffic(
 class Record(NamedTuple):
     """What a run leaves behind. A attempts: as many as requests unless clients come back."""
 
-    attempts: Annotated[Int64s, ATTEMPT_COLUMNS]
-    """[A, ATTEMPT_COLUMNS]"""
-    ended: Int64s
-    """[A] rows of attempts in the order in which they ended, ``counts[N_ENDED]`` of them"""
-    timeline: Annotated[Int64s, TIMELINE_COLUMNS]
-    """[A or 0, S, TIMELINE_COLUMNS]"""
-    queue_seen: Annotated[Int64s, QUEUE_SEEN]
-    """[E, QUEUE_SEEN] placements by how many waited, themselves included, once what could start had started"""
-    batches_j: Float64s
-    """[E] energy of batches whose energy was measured, joules"""
+    attempts: Annotated[Int64s, "A", ATTEMPT_COLUMNS]
+    ended: Annotated[Int64s, "A"]
+    """Rows of attempts in the order in which they ended, ``counts[N_ENDED]`` of them"""
+    timeline: Annotated[Int64s, "A or 0", "S", TIMELINE_COLUMNS]
+    queue_seen: Annotated[Int64s, "E", QUEUE_SEEN]
+    """Placements by how many waited, themselves included, once what could start had started"""
+    batches_j: Annotated[Float64s, "E"]
+    """Energy of batches whose energy was measured, joules"""
     events: Int64s
     """[capacity or 0, EVENT_COLUMNS]"""
     effects: Int64s
     """[capacity or 0, EFFECT_COLUMNS]"""
     counts: Annotated[Int64s, N_COUNTS]
-    """[N_COUNTS] event rows, effect rows, core calls, ends, faults that have befallen"""
+    """Event rows, effect rows, core calls, ends, faults that have befallen"""
 
     @property
     def start_ns(self) -> Int64s:

@@ -43,34 +43,32 @@ _NS_PER_MS = 1_000_000
 class Service(NamedTuple):
     """Service-time distributions. S stages, E engines, B lanes (buckets, once per version), K row counts."""
 
-    knots: Int64s
-    """[S, E, B, K] row counts that were measured, ascending; 0 marks the end"""
-    family: Int64s
-    """[S, E, B, K]"""
-    scale: Annotated[Float64s, 2]
-    """[S, E, B, K, 2] mean in ns; sigma of the logarithm"""
-    quantile_ns: Annotated[Float64s, GRID]
-    """[S, E, B, K, GRID]"""
-    contention: Float64s
-    """[S, E, B] slow-down beside other work on this machine, at least 1"""
-    threads: Int64s
-    """[E] processor threads a busy slot keeps busy on the machine that is shared"""
+    knots: Annotated[Int64s, "S", "E", "B", "K"]
+    """Row counts that were measured, ascending; 0 marks the end"""
+    family: Annotated[Int64s, "S", "E", "B", "K"]
+    scale: Annotated[Float64s, "S", "E", "B", "K", 2]
+    """Mean in ns; sigma of the logarithm"""
+    quantile_ns: Annotated[Float64s, "S", "E", "B", "K", GRID]
+    contention: Annotated[Float64s, "S", "E", "B"]
+    """Slow-down beside other work on this machine, at least 1"""
+    threads: Annotated[Int64s, "E"]
+    """Processor threads a busy slot keeps busy on the machine that is shared"""
     cores: float
     """Processor cores that are shared; inf: engines do not share any"""
     handover_ns: Annotated[Float64s, GRID]
-    """[GRID] quantiles of the time a batch holds its slot beside its service"""
+    """Quantiles of the time a batch holds its slot beside its service"""
     background: float
     """Threads that are busy beside all engines on average: front, hand-over and load generator"""
-    company: Int64s
-    """[S, E] threads of other slots at which ``contention`` is full"""
-    machine: Int64s
-    """[E] whose slow periods an engine has: 0 for those of the shared processor, else its own index plus 1"""
+    company: Annotated[Int64s, "S", "E"]
+    """Threads of other slots at which ``contention`` is full"""
+    machine: Annotated[Int64s, "E"]
+    """Whose slow periods an engine has: 0 for those of the shared processor, else its own index plus 1"""
     likeness: float
     """Share of the variation that all work of one period has in common; 0: every draw is by itself"""
     period_ns: float
     """Length of one period"""
-    between_runs: Float64s
-    """[2] standard deviation of a whole run's speed, as a share of it: of engines, of the time beside them"""
+    between_runs: Annotated[Float64s, 2]
+    """Standard deviation of a whole run's speed, as a share of it: of engines, of the time beside them"""
     pace: float
     """This run's time per unit of work; 1: as measured"""
 

@@ -13,6 +13,7 @@ read, write and answer, and need not ask for errors that cannot come.
 
 from typing import Any
 
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
@@ -24,6 +25,20 @@ from numba.core.types import Dispatcher
 class _Unfinished(JITCodeLibrary):
     """A function with all it calls, neither optimised nor made machine code of."""
 
+    def add_ir_module(self, ir_module: Any) -> None:
+        """Take a function's code, but for the zeros that every variable and every slot for an answer begins with.
+
+        Nothing reads them. In a part that was inlined they would be written each time on the way, for calls of what is
+        rare that are not made.
+        """
+        for function in ir_module.functions:
+            for entry in function.blocks[:1]:
+                before = [None, *entry.instructions]
+                entry.instructions = [
+                    step for place, step in zip(before, entry.instructions, strict=False) if not _fills(step, place)
+                ]
+        super().add_ir_module(ir_module)
+
     def finalize(self) -> None:
         """Gather what is called."""
         for library in dict.fromkeys(self._linking_libraries):
@@ -32,12 +47,21 @@ class _Unfinished(JITCodeLibrary):
         self._finalized = True
 
 
+def _fills(step: Any, place: Any) -> bool:
+    """Whether an instruction does no more than fill the place on the stack that the one before has made."""
+    return isinstance(step, ir.StoreInstr) and isinstance(place, ir.AllocaInstr) and step.operands[1] is place
+
+
 class _Whole(JITCodeLibrary):
     """An entry with all it calls, which nobody else calls."""
 
     def finalize(self) -> None:
         """Link, optimise and make machine code."""
-        self._entered = {function.name for function in self._final_module.functions if not function.is_declaration}
+        entered = [function for function in self._final_module.functions if not function.is_declaration]
+        self._entered = {function.name for function in entered}
+        for function in entered:
+            # Frames of tables are written where Python enters; the same function must not read them as never written.
+            function.add_function_attribute("noinline")
         super().finalize()
 
     def _optimize_final_module(self) -> None:
