@@ -94,14 +94,15 @@ def choose_class(now_ns: int, tables: Tables, state: State, engine: int) -> int:
 
     Error diffusion again: each dispatch that a class waits through adds its floor to its credit, a whole credit is a
     turn, the largest first. Of n dispatches while it waits it gets at least floor * n - m, m being the number of
-    classes with a floor. The lane of each class is left in ``state.choice``.
+    classes with a floor. The lane of the class, and of each that has a floor, is left in ``state.choice``.
     """
     held_back = held_classes(tables, state, engine)
     floors = tables.run[c.W_HAS_FLOORS] == 1
     chosen = -1
     for priority in range(c.CLASSES):
         lane = -1
-        if state.engines[engine, c.N_WAITING + priority] > 0 and (held_back >> priority) & 1 == 0:
+        asked = chosen < 0 or tables.run[c.W_FLOOR_PPM + priority] > 0
+        if asked and state.engines[engine, c.N_WAITING + priority] > 0 and (held_back >> priority) & 1 == 0:
             lane = ready_lane(now_ns, tables, state, engine, priority)
         state.choice[priority] = lane
         if lane >= 0 and chosen < 0:

@@ -127,9 +127,12 @@ def on_arrival(
     row[c.R_CLASS] = priority
     row[c.R_STAGE] = 0
     row[c.R_TENANT] = tenant
-    row[c.R_VERSION] = version_for(tables, state, key) if counters[c.C_STEP] > 0 else c.STABLE
-    counters[c.C_CANARY_INSIDE] += row[c.R_VERSION]
-    row[c.R_BUCKET] = lane_for(tables, 0, bucket, row[c.R_VERSION])
+    version = c.STABLE
+    if counters[c.C_STEP] > 0:
+        version = version_for(tables, state, key)
+        counters[c.C_CANARY_INSIDE] += version
+    row[c.R_VERSION] = version
+    row[c.R_BUCKET] = lane_for(tables, 0, bucket, version)
     row[c.R_ITEMS] = items
     row[c.R_TOKENS] = tokens
     row[c.R_SOURCE] = source

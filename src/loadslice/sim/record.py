@@ -38,8 +38,9 @@ overhead: time outside the core, added to its latency."""
 ) = range(8)
 QUEUE_EXACT = 1024
 """Queue lengths below it are counted one by one; of those above, each doubling has half as many cells."""
-QUEUE_SEEN = QUEUE_EXACT + 10 * QUEUE_EXACT // 2
-"""Cells: up to a million that wait; more are counted as that."""
+QUEUE_SEEN = QUEUE_EXACT + 10 * QUEUE_EXACT // 2 + 8
+"""Cells: up to a million that wait; more are counted as that. A few more, so that rows do not begin whole pages apart:
+equal queues of many engines would all want the same place in the cache."""
 N_EVENTS, N_EFFECTS, N_CALLS, N_ENDED, N_FAULTS, N_COUNTS = range(6)
 
 

@@ -89,21 +89,37 @@ class _PartLowering(NativeLowering):
     """Lower a function to code for linking."""
 
     _name = "part_lowering"
+    attributes: tuple[str, ...] = ()
 
     def run_pass(self, state: Any) -> bool:
-        """Lower it; what is not inlined is said to be called seldom."""
+        """Lower it, and say how it is called."""
         state.library = _Unfinished(state.targetctx.codegen(), state.func_id.func_qualname)
         state.flags.no_compile = True
         super().run_pass(state)
-        if not state.flags.forceinline:
-            code = state.library.get_function(state.cr.fndesc.llvm_func_name)
-            code.add_function_attribute("cold")
-            code.add_function_attribute("noinline")
+        code = state.library.get_function(state.cr.fndesc.llvm_func_name)
+        for attribute in self.attributes:
+            code.add_function_attribute(attribute)
         # numba knows a function by where its machine code begins; this one has none.
         identity = object()
         state.targetctx.insert_user_function(identity, state.cr.fndesc, [state.library])
         state["cr"] = state.cr._replace(cfunc=identity)
         return True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _CalledLowering(_PartLowering):
+    """The same for what is called, not inlined."""
+
+    _name = "called_lowering"
+    attributes = ("noinline",)
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _RareLowering(_PartLowering):
+    """The same for what is called seldom."""
+
+    _name = "rare_lowering"
+    attributes = ("noinline", "cold")
 
 
 class EntryCompiler(CompilerBase):
@@ -125,6 +141,18 @@ class PartCompiler(EntryCompiler):
     """The same for a part, of which no machine code is made."""
 
     lowering = _PartLowering
+
+
+class CalledCompiler(EntryCompiler):
+    """The same for a part that is not inlined."""
+
+    lowering = _CalledLowering
+
+
+class RareCompiler(EntryCompiler):
+    """The same for a part that is called seldom."""
+
+    lowering = _RareLowering
 
 
 class Entry(CPUDispatcher):
