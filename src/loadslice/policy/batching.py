@@ -11,7 +11,7 @@ nobody overtakes.
 from loadslice.policy import columns as c
 from loadslice.policy.deadlines import drop, is_late, rest_ns
 from loadslice.policy.ends import say
-from loadslice.policy.kernel import kernel, rare
+from loadslice.policy.kernel import called, kernel, rare
 from loadslice.policy.layout import State, Tables
 from loadslice.policy.live import padded, service_ns, slow_ns
 from loadslice.policy.queues import pop, uncount
@@ -299,7 +299,7 @@ def close_batch(now_ns: int, tables: Tables, state: State, engine: int, lane: in
     say(state, c.DISPATCH, slot, engine, stage, place, batch[c.B_EPOCH])
 
 
-@kernel
+@called
 def start_all(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     """Dispatch everything that may start now on one engine, then say when to look at it again."""
     counts = state.engines[engine]
