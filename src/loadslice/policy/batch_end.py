@@ -64,7 +64,7 @@ def evacuate(now_ns: int, tables: Tables, state: State, stage: int, engine: int)
     for priority in range(c.CLASSES):
         for lane in range(first, first + tables.stages[stage, c.S_LANES]):
             for tenant in range(tables.tenants.shape[0]):
-                request = state.lanes[engine, lane, tenant, priority, c.L_HEAD]
+                request = state.lanes[lane, tenant, engine, priority, c.L_HEAD]
                 while request >= 0:
                     after = state.requests[request, c.R_NEXT]
                     unlink(tables, state, request)

@@ -163,7 +163,7 @@ WELL, FAILED_CALL, SLOW_CALL = 0, 1, 2
 ) = range(27)
 FREE, QUEUED, RUNNING = range(3)
 
-# Lanes (state.lanes): one FIFO per engine, lane (stage, version, bucket), tenant and class
+# Lanes (state.lanes): one FIFO per lane (stage, version, bucket), tenant, engine and class
 L_HEAD, L_TAIL, LANE_COLUMNS = range(3)
 
 # Engines (state.engines); requests of class k that wait are counted at N_WAITING + k. N_BUSY_NS adds up over slots;

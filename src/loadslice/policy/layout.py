@@ -52,8 +52,8 @@ class State(NamedTuple):
     """What decisions change. Fixed size; full means a named refusal."""
 
     requests: Annotated[Int64s, "max_requests", c.REQUEST_COLUMNS]
-    lanes: Annotated[Int64s, "E", "L", "T", c.CLASSES, c.LANE_COLUMNS]
-    lane_rows: Annotated[Int64s, "E", "L"]
+    lanes: Annotated[Int64s, "L", "T", "E", c.CLASSES, c.LANE_COLUMNS]
+    lane_rows: Annotated[Int64s, "L", "E"]
     """Rows waiting in a lane, over all classes"""
     engines: Annotated[Int64s, "E", c.ENGINE_COLUMNS]
     batches: Annotated[Int64s, "slots", c.BATCH_COLUMNS]

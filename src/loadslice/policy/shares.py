@@ -111,16 +111,16 @@ def has_less(tables: Tables, state: State, engine: int, request: int, other: int
 def head_of(tables: Tables, state: State, engine: int, priority: int, lane: int) -> int:
     """The request of a class that is served first from a lane; -1: none waits."""
     if tables.tenants.shape[0] == 1:
-        return int(state.lanes[engine, lane, 0, priority, c.L_HEAD])
+        return int(state.lanes[lane, 0, engine, priority, c.L_HEAD])
     return first_tenant_head(tables, state, engine, priority, lane)
 
 
 @rare
 def first_tenant_head(tables: Tables, state: State, engine: int, priority: int, lane: int) -> int:
     """The same over the tenants' FIFOs."""
-    head = state.lanes[engine, lane, 0, priority, c.L_HEAD] * 1
+    head = state.lanes[lane, 0, engine, priority, c.L_HEAD] * 1
     for tenant in range(1, tables.tenants.shape[0]):
-        candidate = state.lanes[engine, lane, tenant, priority, c.L_HEAD]
+        candidate = state.lanes[lane, tenant, engine, priority, c.L_HEAD]
         if candidate >= 0 and (head < 0 or goes_first(tables, state, engine, candidate, head)):
             head = candidate
     return int(head)

@@ -272,7 +272,7 @@ def fresh(tables: Tables, max_requests: int) -> State:
     requests[:, c.R_NEXT] = np.arange(1, max_requests + 1)
     requests[-1, c.R_NEXT] = -1
     requests[:, c.R_PREVIOUS] = -1
-    lane_table = np.full((engine_count, lanes, tenants, c.CLASSES, c.LANE_COLUMNS), -1, np.int64)
+    lane_table = np.full((lanes, tenants, engine_count, c.CLASSES, c.LANE_COLUMNS), -1, np.int64)
     engines = np.zeros((engine_count, c.ENGINE_COLUMNS), np.int64)
     engines[:, c.N_UP] = 1
     engines[:, [c.N_QUEUE_EXPIRY_NS, c.N_BREAKER_NS]] = c.FOREVER
@@ -295,7 +295,7 @@ def fresh(tables: Tables, max_requests: int) -> State:
     return State(
         requests=requests,
         lanes=lane_table,
-        lane_rows=np.zeros((engine_count, lanes), np.int64),
+        lane_rows=np.zeros((lanes, engine_count), np.int64),
         engines=engines,
         batches=batches,
         members=np.zeros((slots, largest, c.MEMBER_COLUMNS), np.int64),
