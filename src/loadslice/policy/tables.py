@@ -13,6 +13,8 @@ from loadslice.spec.pipeline import CLASSES, LEAST_SHARE, PRECISIONS, Breaker, P
 from loadslice.spec.predicate import bounds
 
 _NS_PER_MS = 1_000_000
+_LINE = 8
+"""Cells in a line of the cache."""
 _BYTES_PER_MB = 1_000_000
 
 
@@ -272,7 +274,7 @@ def fresh(tables: Tables, max_requests: int) -> State:
     requests[:, c.R_NEXT] = np.arange(1, max_requests + 1)
     requests[-1, c.R_NEXT] = -1
     requests[:, c.R_PREVIOUS] = -1
-    lane_table = np.full((lanes, tenants, engine_count, c.CLASSES, c.LANE_COLUMNS), -1, np.int64)
+    lane_table = _at_line(np.full((lanes, tenants, engine_count, c.CLASSES, c.LANE_COLUMNS), -1, np.int64))
     engines = np.zeros((engine_count, c.ENGINE_COLUMNS), np.int64)
     engines[:, c.N_UP] = 1
     engines[:, [c.N_QUEUE_EXPIRY_NS, c.N_BREAKER_NS]] = c.FOREVER
@@ -308,9 +310,9 @@ def fresh(tables: Tables, max_requests: int) -> State:
         scale_ppm=np.full((stage_count, engine_count), c.PPM, np.int64),
         best=np.tile(np.array([0, c.PPM], np.int64), (stage_count, engine_count, 1)),
         live=live,
-        ends_ns=np.zeros(engine_count, np.int64),
-        backlog_ns=np.zeros((len(CLASSES), engine_count), np.int64),
-        quick_ns=live[..., c.V_BASE_NS] + live[..., c.V_ROW_NS],
+        ends_ns=_at_line(np.zeros(engine_count, np.int64)),
+        backlog_ns=_at_line(np.zeros((len(CLASSES), engine_count), np.int64)),
+        quick_ns=_at_line(live[..., c.V_BASE_NS] + live[..., c.V_ROW_NS]),
         admission=np.zeros((stage_count, engine_count), np.int64),
         tenant_flows=np.zeros((engine_count, c.CLASSES, tenants + 1, c.FLOW_COLUMNS), np.int64),
         stage_flows=np.zeros((engine_count, c.CLASSES, stage_count + 1, c.FLOW_COLUMNS), np.int64),
@@ -322,6 +324,15 @@ def fresh(tables: Tables, max_requests: int) -> State:
         dirty=np.zeros(engine_count, np.int64),
         effects=effects,
     )
+
+
+def _at_line(cells: Int64s) -> Int64s:
+    """The same in memory that begins where a line of the cache does: eight cells that are read at once lie in one."""
+    room = np.zeros(cells.size + _LINE - 1, np.int64)
+    first = -(room.ctypes.data // room.itemsize) % _LINE
+    placed = room[first : first + cells.size].reshape(cells.shape)
+    placed[...] = cells
+    return placed
 
 
 def _first_estimates(tables: Tables) -> Int64s:

@@ -183,7 +183,9 @@ def _unbox_cells(kind: Cells, value: Any, c: Any) -> NativeValue:
             found = builder.load(cgutils.gep_inbounds(builder, lengths, axis))
             is_wrong = builder.and_(builder.not_(is_other), builder.icmp_signed("!=", found, found.type(length)))
             with builder.if_then(is_wrong, likely=False):
-                text = f"{kind.table} has %zd cells in dimension {axis}, not {length}."
+                text = f"{kind.table} has rows of %zd columns, not of {length}."
+                if axis + 1 < kind.ndim:
+                    text = f"{kind.table} has %zd cells in dimension {axis}, not {length}."
                 c.pyapi.err_format("PyExc_TypeError", text, found)
             is_other = builder.or_(is_other, is_wrong)
     members = [data] + [builder.load(cgutils.gep_inbounds(builder, lengths, axis)) for axis in range(kind.ndim)]
