@@ -46,7 +46,8 @@ class Tally:
         for first in range(0, ended, a.BLOCK):
             count = min(a.BLOCK, ended - first)
             answered = a.add_up(first, count, self._timeout_ns, traffic, record, self._sums)
-            self._sha.update(np.ascontiguousarray(self._sums.said[:count], dtype="<i8").data)
+            words = self._sums.said[: self._sums.totals[a.S_WORDS]]
+            self._sha.update(np.ascontiguousarray(words, dtype="<i8").data)
             self._keep(self._sums.taken_ns[:answered])
 
     def _keep(self, taken_ns: Int64s) -> None:

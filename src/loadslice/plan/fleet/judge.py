@@ -13,6 +13,7 @@ from loadslice.plan.fleet.candidate import Design, Policy, instances, pipeline_o
 from loadslice.plan.fleet.problem import Float64s, Int64s, Problem
 from loadslice.sim import energy, figures, simulate
 from loadslice.sim import record as r
+from loadslice.sim.course import Prepared
 from loadslice.sim.record import Traffic
 from loadslice.spec.budget import Slo
 from loadslice.spec.latency import LatencyTable
@@ -137,7 +138,7 @@ class Judge:
         parts = _sampled(self.traffic, share, least)
         return None if parts is None else Judge(self.problem, self.design, parts, self.slo, self.policies, self.seed)
 
-    def prepared(self, counts: Int64s, boxes: Int64s, policy: Policy) -> simulate.Prepared | None:
+    def prepared(self, counts: Int64s, boxes: Int64s, policy: Policy) -> Prepared | None:
         """A fleet, ready to be simulated."""
         pipeline = pipeline_of(self.design, counts, policy)
         if pipeline is None:
