@@ -129,9 +129,9 @@ def add_up(first: int, count: int, timeout_ns: int, traffic: Traffic, record: Re
 
 @kernel
 def cell_of(taken_ns: int) -> int:
-    """The histogram's cell of a time: exponent and leading bits of the mantissa are its logarithm, cut off."""
-    mantissa, exponent = math.frexp(float(max(taken_ns, 1)))
-    return ((exponent - 1) << KEPT_BITS) + int((2.0 * mantissa - 1.0) * (1 << KEPT_BITS))
+    """The histogram's cell of a time: exponent and leading bits of the mantissa, which are its logarithm cut off."""
+    bits = np.float64(max(taken_ns, 1)).view(np.int64)
+    return int(bits >> (52 - KEPT_BITS)) - (1023 << KEPT_BITS)
 
 
 @entry(inlined=False)

@@ -67,6 +67,11 @@ class Course:
             counts=np.zeros(r.N_COUNTS, np.int64),
         )
 
+    @property
+    def inside(self) -> int:
+        """Requests that have arrived and not ended."""
+        return int(self.state.counters[c.C_IN_SYSTEM])
+
     def record(self, attempts: int, *, timed: bool) -> Record:
         """Room of its own for what becomes of so many attempts, with or without their times at each stage."""
         # Of clients that may come back, most do not: those attempts keep what is written here.

@@ -215,6 +215,8 @@ def begin_attempt(now_ns: int, record: Record, row: int, tag: int) -> None:
     """Begin the rows of an attempt that reaches the core."""
     record.attempts[row, A_TAG] = tag
     record.attempts[row, A_START_NS] = now_ns
+    record.attempts[row, A_OUTCOME] = 0
+    record.attempts[row, A_WRONG] = 0
     if record.timeline.shape[0] > 0:
         begin_passage(record.timeline[row, 0])
         for stage in range(1, record.timeline.shape[1]):

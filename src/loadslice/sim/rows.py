@@ -7,7 +7,7 @@ import numpy as np
 from loadslice.policy.kernel import by_reference, entry
 from loadslice.policy.tables import Int64s
 from loadslice.sim import record as r
-from loadslice.sim.record import Traffic
+from loadslice.sim.record import Record, Traffic
 from loadslice.sim.service import Float64s
 
 ARRIVAL_S_MAX = 1e9
@@ -83,3 +83,17 @@ def lay_out(first: int, asked: Asked, traffic: Traffic) -> int:
         for place in range(asked.differing.shape[0]):
             traffic.requests[row, asked.differing[place]] = asked.values[place, at]
     return int(traffic.arrival_ns.shape[0] - carried)
+
+
+@entry(inlined=False)
+def find_inside(record: Record, inside: Int64s) -> int:
+    """Fill ``inside`` with the rows of attempts that have not ended, rising; of the latest ones where it is short."""
+    left = inside.shape[0]
+    row = record.attempts.shape[0]
+    # From the end on: all but a few stand there.
+    while left > 0 and row > 0:
+        row -= 1
+        if record.attempts[row, r.A_OUTCOME] == 0:
+            left -= 1
+            inside[left] = row
+    return left

@@ -139,7 +139,10 @@ def warm() -> None:
     latency = LatencyTable(
         entries=[Entry(variant="v", engine="e", batch=1, latency_ms=times, basis="modelled")],
     )
-    tallied(run(prepare(pl.DataFrame({"arrival_s": [0.0, 0.1]}), pipeline, latency), journal=True))
+    trace = pl.DataFrame({"arrival_s": [0.0, 0.1]})
+    tallied(run(prepare(trace, pipeline, latency), journal=True))
+    run_parts(trace.iter_slices(1), pipeline, latency, rate_per_s=1.0)
+    sums.warm()
 
 
 def run(prepared: Prepared, *, seed: int = 0, journal: bool = False, stages: bool = True) -> Run:

@@ -118,6 +118,11 @@ class Tally:
         return low if high - low <= 1.0 else (low + high) / 2
 
 
+def warm() -> None:
+    """Load or compile what only runs longer than EXACT_MAX need."""
+    a.count_cells(np.ones(1, np.int64), np.zeros(a.CELLS, np.int64))
+
+
 def taken_ns(attempts: Int64s) -> Int64s:
     """Time from the start of each attempt to its end, what is spent outside the core included."""
     taken: Int64s = attempts[:, r.A_END_NS] - attempts[:, r.A_START_NS] + attempts[:, r.A_OVERHEAD_NS]
