@@ -20,7 +20,7 @@ _DEFAULT_CLASS = CLASSES.index("critical")
 
 _NO_CLASS = len(CLASSES)
 _CLASS_OF_LENGTH = np.full(max(map(len, CLASSES)) + 2, _NO_CLASS, np.uint8)
-"""Each class by the length of its name, so that a text is asked for one name only: looking all up takes twice as long."""
+"""Each class by the length of its name, so that a text is asked for one name only: looking up takes twice as long."""
 _CLASS_OF_LENGTH[[len(name) for name in CLASSES]] = range(len(CLASSES))
 assert len({len(name) for name in CLASSES}) == len(CLASSES)
 _SIZES_COUNTED_MAX = 1 << 16
