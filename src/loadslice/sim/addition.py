@@ -113,7 +113,7 @@ def add_up(first: int, count: int, timeout_ns: int, traffic: Traffic, record: Re
         taken_ns = attempt[r.A_END_NS] - attempt[r.A_START_NS] + attempt[r.A_OVERHEAD_NS]
         # Attempts that follow a request's first stand a whole trace further down each.
         first_row = row if row < requests else row % requests
-        patience_ns = traffic.requests[first_row, r.Q_DEADLINE_NS]
+        patience_ns = r.asked(traffic, first_row, r.Q_DEADLINE_NS)
         if timeout_ns > 0:
             patience_ns = min(patience_ns, timeout_ns)
         totals[S_IN_TIME] += 1 if taken_ns <= patience_ns else 0

@@ -68,6 +68,11 @@ class Course:
         )
 
     @property
+    def places(self) -> int:
+        """Most requests that can be inside at once."""
+        return len(self.state.requests)
+
+    @property
     def inside(self) -> int:
         """Requests that have arrived and not ended."""
         return int(self.state.counters[c.C_IN_SYSTEM])

@@ -13,7 +13,6 @@ from loadslice.policy.tables import Int64s
 from loadslice.sim import record as r
 from loadslice.sim.course import Course
 from loadslice.sim.record import NO_TRAFFIC, Traffic
-from loadslice.sim.rows import Asked, find_inside, lay_out
 
 T = TypeVar("T")
 
@@ -36,60 +35,60 @@ class Pieces:
         self.traffic = NO_TRAFFIC
         self.record = course.record(0, timed=False)
         self._course = course
-        self._arrival_ns: Int64s = np.zeros(0, np.int64)
-        self._requests = self._attempts = np.zeros((0, 0), np.int64)
+        self._attempts: Int64s = np.zeros((0, r.ATTEMPT_COLUMNS), np.int64)
         self._ended: Int64s = np.zeros(0, np.int64)
 
-    def of_part(self, asked: Asked, *, more: bool) -> Iterator[None]:
+    def of_part(self, part: Traffic, *, more: bool) -> Iterator[None]:
         """Simulate a part; stops after each piece, for whoever adds up.
 
         Args:
-            asked: The part.
+            part: With room in front for as many requests as can be inside.
             more: Whether another part follows.
         """
-        rows, first = len(asked.arrival_ns), 0
-        while first < rows:
+        begin, end = self._course.places, len(part.arrival_ns)
+        while begin < end:
             inside = np.empty(self._course.inside, np.int64)
-            missed = find_inside(self.record, inside)
+            missed = r.find_inside(self.record, inside)
             assert missed == 0, "every request that is inside has a row"
-            taken = min(max(PIECE_ROWS, ROWS_PER_CARRIED * len(inside)), rows - first)
-            self._follow(inside, asked, first, taken, more=int(more or first + taken < rows))
+            stop = min(begin + max(PIECE_ROWS, ROWS_PER_CARRIED * len(inside)), end)
+            self._follow(inside, part, begin, stop, more=int(more or stop < end))
             self._course.advance(self.traffic, self.record)
-            first += taken
+            begin = stop
             yield
 
-    def _follow(self, inside: Int64s, asked: Asked, first: int, taken: int, *, more: int) -> None:
-        """Make the next piece ready: requests that are still inside, then the next of the part.
+    def _follow(self, inside: Int64s, part: Traffic, begin: int, stop: int, *, more: int) -> None:
+        """Make the next piece ready: requests that are still inside, and the next of the part.
 
         Args:
             inside: Rows of the last piece.
-            asked: The part.
-            first: Place of the piece's first in it.
-            taken: How many.
+            part: Where those in front of ``begin`` have been simulated; what is inside is written over the last of
+                them.
+            begin: The piece's first.
+            stop: The first that it leaves out.
             more: 1: another piece follows.
         """
-        carried, rows = len(inside), len(inside) + taken
-        # Copies: they stand where the next piece is written.
-        attempts, arrival_ns = self.record.attempts[inside], self.traffic.arrival_ns[inside]
-        requests = self.traffic.requests[inside]
-        if rows > len(self._ended):
-            self._arrival_ns, self._ended = np.empty(rows, np.int64), np.empty(rows, np.int64)
-            self._requests = np.empty((rows, r.REQUEST_COLUMNS), np.int64)
-            self._attempts = np.zeros((rows, r.ATTEMPT_COLUMNS), np.int64)
-        self.traffic = Traffic(
-            carried=attempts[:, r.A_TAG].copy(),
-            first_tag=asked.first_tag + first,
+        last, left = self.traffic, self.record.attempts[inside]
+        carried = len(inside)
+        front = begin - carried
+        if carried:
+            assert (last.place == part.place).all(), "parts have the same columns"
+            # Copies, for a piece may stand where its own first rows go.
+            arrival_ns, values = last.arrival_ns[inside], last.values[:, last.first + inside]
+            part.arrival_ns[front:begin], part.values[:, front:begin] = arrival_ns, values
+        self.traffic = part._replace(
+            carried=left[:, r.A_TAG].copy(),
+            first_tag=part.first_tag + begin - self._course.places,
             more=more,
-            arrival_ns=self._arrival_ns[:rows],
-            requests=self._requests[:rows],
-            items=asked.items,
-            bucket=asked.bucket,
+            arrival_ns=part.arrival_ns[front:stop],
+            first=front,
         )
+        rows = stop - front
+        if rows > len(self._ended):
+            self._attempts = np.zeros((rows, r.ATTEMPT_COLUMNS), np.int64)
+            self._ended = np.empty(rows, np.int64)
         self.record = self.record._replace(attempts=self._attempts[:rows], ended=self._ended[:rows])
-        self.traffic.arrival_ns[:carried], self.traffic.requests[:carried] = arrival_ns, requests
-        self.record.attempts[:carried] = attempts
+        self.record.attempts[:carried] = left
         self._course.begin(self.record, carried)
-        lay_out(first, asked, self.traffic)
 
 
 def and_whether_more(parts: Iterable[T]) -> Iterator[tuple[T, bool]]:

@@ -206,10 +206,10 @@ def run_parts(
     requests = 0
     for part, more in and_whether_more(parts):
         requests += part.height
-        for _ in pieces.of_part(intake.read(part), more=more):
+        for _ in pieces.of_part(intake.lower(part, room=course.places), more=more):
             tally.add(pieces.traffic, pieces.record)
     if requests == 0:
-        intake.read(pl.DataFrame({"arrival_s": []}))
+        intake.lower(pl.DataFrame({"arrival_s": []}))
     assert tally.attempts == requests, "exactly one outcome per request"
     return _finished(course, pieces.traffic, pieces.record, requests, tally, prepared.warnings + intake.warnings)
 
@@ -264,7 +264,7 @@ def taken_ns(finished: Run) -> Int64s:
 
 def in_time(finished: Run) -> NDArray[np.bool_]:
     """Attempts that were answered well before their deadline, and while their client was still there."""
-    deadline_ns = np.tile(finished.traffic.requests[:, r.Q_DEADLINE_NS], finished.behaviour.attempts)
+    deadline_ns = np.tile(finished.traffic.column(r.Q_DEADLINE_NS), finished.behaviour.attempts)
     if finished.behaviour.timeout_ns:
         deadline_ns = np.minimum(deadline_ns, finished.behaviour.timeout_ns)
     return answered(finished) & (taken_ns(finished) <= deadline_ns)

@@ -8,9 +8,9 @@ from loadslice.policy import columns as c
 from loadslice.policy.tables import Int64s, rule_sources, tenant_names
 from loadslice.policy.versions import NO_KEY
 from loadslice.sim import record as r
+from loadslice.sim.arrivals import ARRIVAL_S_MAX, Arrivals, since_begin
 from loadslice.sim.inputs import draw_inputs, have_sizes
 from loadslice.sim.record import Traffic
-from loadslice.sim.rows import ARRIVAL_S_MAX, Arrivals, Asked, lay_out, since_begin
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import InputWork, LatencyTable
 from loadslice.spec.pipeline import CLASSES, DEADLINE_MS_MAX, Pipeline, Stage
@@ -82,33 +82,20 @@ class Intake:
         self._first_ns = 0
         self._latest_ns = 0
 
-    def lower(self, trace: pl.DataFrame) -> Traffic:
-        """Lower a trace that comes whole; as `read`."""
-        asked = self.read(trace)
-        traffic = Traffic(
-            carried=np.zeros(0, np.int64),
-            first_tag=asked.first_tag,
-            more=0,
-            arrival_ns=np.empty(trace.height, np.int64),
-            requests=np.empty((trace.height, r.REQUEST_COLUMNS), np.int64),
-            items=asked.items,
-            bucket=asked.bucket,
-        )
-        lay_out(0, asked, traffic)
-        return traffic
-
-    def read(self, part: pl.DataFrame) -> Asked:
-        """What the requests of the next part ask.
+    def lower(self, part: pl.DataFrame, *, room: int = 0) -> Traffic:
+        """Lower the next part.
 
         Args:
             part: Rows as `lower_traffic`.
+            room: Rows to leave free in front of the part's own.
 
         Raises:
             InputError: As `lower_traffic`.
         """
         if part.height == 0:
             raise InputError("the trace is empty. Import one with `loadslice trace import`.")
-        arrival_ns = self._arrival_ns(part)
+        arrival_ns = np.empty(room + part.height, np.int64)
+        self._arrive(part, arrival_ns[room:])
         priority = _priority(part)
         columns = {
             r.Q_PRIORITY: priority,
@@ -120,36 +107,42 @@ class Intake:
             r.Q_TENANT: _codes(part, "tenant", ("", *tenant_names(self._pipeline)), unknown=0),
             r.Q_KEY: NO_KEY,  # a trace knows of none
         }
-        differing = [column for column, values in columns.items() if not isinstance(values, int)]
-        values = np.empty((len(differing), part.height), np.int64)
-        for place, column in enumerate(differing):
-            values[place] = columns[column]
+        differing = {column: values for column, values in columns.items() if not isinstance(values, int)}
+        alike, place = np.zeros(r.REQUEST_COLUMNS, np.int64), np.full(r.REQUEST_COLUMNS, -1, np.int64)
+        for column in columns.keys() - differing.keys():
+            alike[column] = columns[column]
+        values = np.empty((len(differing), room + part.height), np.int64)
+        for row, column in enumerate(differing):
+            place[column] = row
+            values[row, room:] = differing[column]
         first_tag = self._rows
         self._rows += part.height
-        return Asked(
+        return Traffic(
+            carried=np.zeros(0, np.int64),
             first_tag=first_tag,
+            more=0,
             arrival_ns=arrival_ns,
-            alike=np.array([columns[column] if column not in differing else 0 for column in sorted(columns)], np.int64),
-            differing=np.array(differing, np.int64),
+            alike=alike,
+            place=place,
             values=values,
+            first=0,
             items=self._items,
             bucket=self._bucket,
         )
 
-    def _arrival_ns(self, part: pl.DataFrame) -> Int64s:
-        """Times since the run began; not falling, across parts neither."""
+    def _arrive(self, part: pl.DataFrame, arrival_ns: Int64s) -> None:
+        """Fill in times since the run began; not falling, across parts neither."""
         stated_s = part["arrival_s"].cast(pl.Float64).to_numpy()
         if self._rows == 0 and abs(stated_s[0]) < ARRIVAL_S_MAX:
             self._first_ns = self._latest_ns = round(stated_s[0] * _NS_PER_S)
-        arrivals = Arrivals(np.ascontiguousarray(stated_s), np.empty(part.height, np.int64))
+        arrivals = Arrivals(np.ascontiguousarray(stated_s), arrival_ns)
         row = since_begin(self._first_ns, self._latest_ns, arrivals)
         if row < part.height:
             place = f"trace row {self._rows + row + 1}: arrival_s"
             if abs(stated_s[row]) < ARRIVAL_S_MAX:
                 raise InputError(f"{place} falls. Sort the trace with `loadslice trace import`.")
             raise InputError(f"{place} {stated_s[row]:g} is not a time. Check it with `loadslice trace info`.")
-        self._latest_ns = self._first_ns + int(arrivals.since_ns[-1])
-        return arrivals.since_ns
+        self._latest_ns = self._first_ns + int(arrival_ns[-1])
 
     def _work(self, part: pl.DataFrame) -> Int64s | int:
         """Which row of work each request is."""

@@ -114,7 +114,9 @@ class Judge:
         own = traffic._replace(
             carried=traffic.carried.copy(),
             arrival_ns=traffic.arrival_ns.copy(),
-            requests=traffic.requests.copy(),
+            alike=traffic.alike.copy(),
+            place=traffic.place.copy(),
+            values=traffic.values.copy(),
             items=traffic.items.copy(),
             bucket=traffic.bucket.copy(),
         )
@@ -216,8 +218,8 @@ def _busiest(traffic: Traffic) -> Traffic | None:
         return None
     took_ns = traffic.arrival_ns[length:] - traffic.arrival_ns[:-length]
     start = int(np.argmin(took_ns))
-    arrival_ns = traffic.arrival_ns[start : start + length]
-    return traffic._replace(arrival_ns=arrival_ns - arrival_ns[0], requests=traffic.requests[start : start + length])
+    busiest = traffic.chosen(slice(start, start + length))
+    return busiest._replace(arrival_ns=busiest.arrival_ns - busiest.arrival_ns[0])
 
 
 def _sampled(traffic: Traffic, share: float, least: int) -> Traffic | None:
@@ -229,4 +231,4 @@ def _sampled(traffic: Traffic, share: float, least: int) -> Traffic | None:
     starts = np.linspace(0, total - length, SAMPLE_PARTS).astype(np.int64)
     chosen = (starts[:, None] + np.arange(length)[None, :]).ravel()
     gaps_ns = np.diff(traffic.arrival_ns, prepend=traffic.arrival_ns[0])[chosen]
-    return traffic._replace(arrival_ns=np.cumsum(gaps_ns), requests=traffic.requests[chosen])
+    return traffic.chosen(chosen)._replace(arrival_ns=np.cumsum(gaps_ns))
