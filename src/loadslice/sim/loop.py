@@ -51,6 +51,7 @@ from loadslice.sim.record import (
     TIMELINE_COLUMNS,
     Record,
     Traffic,
+    asked,
     cell_of_queue,
     log_event,
     row_of,
@@ -192,7 +193,7 @@ def complete(
     if not last or record.events.shape[0] > 0:
         for member in range(state.batches[slot, c.B_COUNT]):
             row = row_of(traffic, state.members[slot, member, c.M_TAG])
-            work = traffic.requests[row if row < rows else row % rows, Q_WORK]
+            work = asked(traffic, row if row < rows else row % rows, Q_WORK)
             results[member, 0] = traffic.items[work, following]
             results[member, 1] = traffic.bucket[work, following]
             log_event(record, (events.RESULT, now_ns, results[member, 0], results[member, 1]))
@@ -219,6 +220,8 @@ def begin_attempt(now_ns: int, record: Record, row: int, tag: int) -> None:
     """Begin the rows of an attempt that reaches the core."""
     record.attempts[row, A_TAG] = tag
     record.attempts[row, A_START_NS] = now_ns
+    record.attempts[row, A_OUTCOME] = 0
+    record.attempts[row, A_WRONG] = 0
     if record.timeline.shape[0] > 0:
         begin_passage(record.timeline[row, 0])
         for stage in range(1, record.timeline.shape[1]):
@@ -240,9 +243,9 @@ def attempt(
 ) -> None:
     """An attempt of a request arrives."""
     rows = traffic.arrival_ns.shape[0]
-    asked = traffic.requests[row if row < rows else row % rows]
+    request = row if row < rows else row % rows
     number = 1 if row < rows else row // rows + 1
-    relative_ns = asked[Q_DEADLINE_NS]
+    relative_ns = asked(traffic, request, Q_DEADLINE_NS)
     if behaviour.timeout_ns > 0:
         clients.start_waiting(now_ns, seed, behaviour, diary, tag)
         if behaviour.states_deadline == 1:
@@ -250,14 +253,15 @@ def attempt(
         if behaviour.states_attempt == 0:
             number = 1
     deadline_ns = now_ns + relative_ns if relative_ns < c.FOREVER else c.FOREVER
-    items = traffic.items[asked[Q_WORK], 0]
-    bucket = traffic.bucket[asked[Q_WORK], 0]
-    tokens = asked[Q_TOKENS]
-    source = asked[Q_SOURCE]
-    priority = asked[Q_PRIORITY]
-    level = asked[Q_PRECISION]
-    owner = asked[Q_TENANT]
-    key = asked[Q_KEY]
+    work = asked(traffic, request, Q_WORK)
+    items = traffic.items[work, 0]
+    bucket = traffic.bucket[work, 0]
+    tokens = asked(traffic, request, Q_TOKENS)
+    source = asked(traffic, request, Q_SOURCE)
+    priority = asked(traffic, request, Q_PRIORITY)
+    level = asked(traffic, request, Q_PRECISION)
+    owner = asked(traffic, request, Q_TENANT)
+    key = asked(traffic, request, Q_KEY)
     begin_attempt(now_ns, record, row, tag)
     log_event(
         record,

@@ -56,15 +56,35 @@ class Traffic(NamedTuple):
     """1: another part follows"""
     arrival_ns: Annotated[Int64s, "N"]
     """Not falling"""
-    requests: Annotated[Int64s, "N", REQUEST_COLUMNS]
+    alike: Annotated[Int64s, REQUEST_COLUMNS]
+    """What each request asks, but for the columns in which they differ"""
+    place: Annotated[Int64s, REQUEST_COLUMNS]
+    """Row of ``values`` that holds a column; -1: all are alike in it"""
+    values: Annotated[Int64s, "D", "M"]
+    """What requests ask in D columns, for the M of the part"""
+    first: int
+    """Column of ``values`` that is row 0's; those of later rows follow"""
     items: Annotated[Int64s, "W", "S"]
     """Rows that a kind of work asks of a stage"""
     bucket: Annotated[Int64s, "W", "S"]
 
+    def column(self, column: int) -> Int64s:
+        """What each request asks in one respect, [N]."""
+        rows = len(self.arrival_ns)
+        if self.place[column] < 0:
+            return np.full(rows, self.alike[column])
+        own: Int64s = self.values[self.place[column], self.first : self.first + rows]
+        return own
+
     @property
     def work(self) -> Int64s:
         """Row of ``items`` and ``bucket``, [N]."""
-        return self.requests[:, Q_WORK]
+        return self.column(Q_WORK)
+
+    def chosen(self, rows: Int64s | slice) -> "Traffic":
+        """Some of the requests, with the times at which they arrive."""
+        values = self.values[:, self.first : self.first + len(self.arrival_ns)][:, rows]
+        return self._replace(arrival_ns=self.arrival_ns[rows], values=np.ascontiguousarray(values), first=0)
 
 
 NO_TRAFFIC = Traffic(
@@ -72,7 +92,10 @@ NO_TRAFFIC = Traffic(
     first_tag=0,
     more=0,
     arrival_ns=np.zeros(0, np.int64),
-    requests=np.zeros((0, REQUEST_COLUMNS), np.int64),
+    alike=np.zeros(REQUEST_COLUMNS, np.int64),
+    place=np.full(REQUEST_COLUMNS, -1, np.int64),
+    values=np.zeros((0, 0), np.int64),
+    first=0,
     items=np.zeros((0, 0), np.int64),
     bucket=np.zeros((0, 0), np.int64),
 )
@@ -138,6 +161,27 @@ def row_of(traffic: Traffic, tag: int) -> int:
         else:
             high = middle
     return low
+
+
+@kernel
+def asked(traffic: Traffic, row: int, column: int) -> int:
+    """What a request asks in one respect."""
+    place = traffic.place[column]
+    return int(traffic.alike[column] if place < 0 else traffic.values[place, traffic.first + row])
+
+
+@entry(inlined=False)
+def find_inside(record: Record, inside: Int64s) -> int:
+    """Fill ``inside`` with the rows of attempts that have not ended, rising; of the latest ones where it is short."""
+    left = inside.shape[0]
+    row = record.attempts.shape[0]
+    # From the end on: all but a few stand there.
+    while left > 0 and row > 0:
+        row -= 1
+        if record.attempts[row, A_OUTCOME] == 0:
+            left -= 1
+            inside[left] = row
+    return left
 
 
 @entry(inlined=False)
