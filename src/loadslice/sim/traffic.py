@@ -254,8 +254,10 @@ def _priority(trace: pl.DataFrame) -> NDArray[np.uint8] | int:
     if "class" not in trace.columns:
         return _DEFAULT_CLASS
     stated = trace["class"].cast(pl.String)
-    lengths = stated.str.len_bytes().fill_null(len(CLASSES[_DEFAULT_CLASS])).to_numpy()
-    priority: NDArray[np.uint8] = _CLASS_OF_LENGTH[np.minimum(lengths, len(_CLASS_OF_LENGTH) - 1)]
+    lengths = stated.str.len_bytes()
+    if stated.null_count() > 0:
+        lengths = lengths.fill_null(len(CLASSES[_DEFAULT_CLASS]))
+    priority: NDArray[np.uint8] = _CLASS_OF_LENGTH[np.minimum(lengths.to_numpy(), len(_CLASS_OF_LENGTH) - 1)]
     named = (stated.filter(pl.Series(priority == code)) == name for code, name in enumerate(CLASSES))
     if (priority == _NO_CLASS).any() or not all(texts.all() for texts in named):
         wrong = stated.filter(~stated.is_in(CLASSES))[0]
