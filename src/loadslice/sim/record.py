@@ -181,7 +181,7 @@ def find_inside(record: Record, inside: Int64s) -> int:
         if record.attempts[row, A_OUTCOME] == 0:
             left -= 1
             inside[left] = row
-    return left
+    return int(left)
 
 
 @entry(inlined=False)

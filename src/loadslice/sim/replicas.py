@@ -54,7 +54,7 @@ def _interval(name: str, values: list[float], by_factors: bool) -> Interval:
     return interval(values)
 
 
-def in_run(prepared: Prepared, seed: int) -> simulate.Prepared:
+def in_run(prepared: Prepared, seed: int) -> Prepared:
     """The same machine in one of its runs, where the profile knows how far they differ."""
     service, longer = of_run(prepared.service, seed)
     return prepared._replace(service=service, overhead=_scaled(prepared.overhead, longer))

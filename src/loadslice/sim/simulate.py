@@ -206,7 +206,7 @@ def run_parts(
     requests = 0
     for part, more in and_whether_more(parts):
         requests += part.height
-        for _ in pieces.of_part(intake.lower(part, room=course.places), more=more):
+        for _ in pieces.of_part(intake.lower(part, pieces.room), more=more):
             tally.add(pieces.traffic, pieces.record)
     if requests == 0:
         intake.lower(pl.DataFrame({"arrival_s": []}))

@@ -11,6 +11,7 @@ from loadslice.sim import record as r
 from loadslice.sim.arrivals import ARRIVAL_S_MAX, Arrivals, since_begin
 from loadslice.sim.inputs import draw_inputs, have_sizes
 from loadslice.sim.record import Traffic
+from loadslice.sim.room import Room
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import InputWork, LatencyTable
 from loadslice.spec.pipeline import CLASSES, DEADLINE_MS_MAX, Pipeline, Stage
@@ -82,20 +83,21 @@ class Intake:
         self._first_ns = 0
         self._latest_ns = 0
 
-    def lower(self, part: pl.DataFrame, *, room: int = 0) -> Traffic:
+    def lower(self, part: pl.DataFrame, room: Room | None = None) -> Traffic:
         """Lower the next part.
 
         Args:
             part: Rows as `lower_traffic`.
-            room: Rows to leave free in front of the part's own.
+            room: To lower it into, and the next part over it; ``None``: into memory of its own.
 
         Raises:
             InputError: As `lower_traffic`.
         """
         if part.height == 0:
             raise InputError("the trace is empty. Import one with `loadslice trace import`.")
-        arrival_ns = np.empty(room + part.height, np.int64)
-        self._arrive(part, arrival_ns[room:])
+        room = Room(0) if room is None else room
+        arrival_ns = room.arrival_ns(part.height)
+        self._arrive(part, arrival_ns[room.front :])
         priority = _priority(part)
         columns = {
             r.Q_PRIORITY: priority,
@@ -111,10 +113,10 @@ class Intake:
         alike, place = np.zeros(r.REQUEST_COLUMNS, np.int64), np.full(r.REQUEST_COLUMNS, -1, np.int64)
         for column in columns.keys() - differing.keys():
             alike[column] = columns[column]
-        values = np.empty((len(differing), room + part.height), np.int64)
+        values = room.values(len(differing), part.height)
         for row, column in enumerate(differing):
             place[column] = row
-            values[row, room:] = differing[column]
+            values[row, room.front :] = differing[column]
         first_tag = self._rows
         self._rows += part.height
         return Traffic(
@@ -252,8 +254,10 @@ def _priority(trace: pl.DataFrame) -> NDArray[np.uint8] | int:
     if "class" not in trace.columns:
         return _DEFAULT_CLASS
     stated = trace["class"].cast(pl.String)
-    lengths = stated.str.len_bytes().fill_null(len(CLASSES[_DEFAULT_CLASS])).to_numpy()
-    priority: NDArray[np.uint8] = _CLASS_OF_LENGTH[np.minimum(lengths, len(_CLASS_OF_LENGTH) - 1)]
+    lengths = stated.str.len_bytes()
+    if stated.null_count() > 0:
+        lengths = lengths.fill_null(len(CLASSES[_DEFAULT_CLASS]))
+    priority: NDArray[np.uint8] = _CLASS_OF_LENGTH[np.minimum(lengths.to_numpy(), len(_CLASS_OF_LENGTH) - 1)]
     named = (stated.filter(pl.Series(priority == code)) == name for code, name in enumerate(CLASSES))
     if (priority == _NO_CLASS).any() or not all(texts.all() for texts in named):
         wrong = stated.filter(~stated.is_in(CLASSES))[0]
