@@ -407,10 +407,10 @@ def run(
         others_ns = min(done_ns, timer_ns, client_ns)
         is_arrival = arrival_ns < min(others_ns, fault_ns)
         # Faults after the last request change nothing, but one may be what a standing engine waits for.
-        no_end = not is_arrival and min(others_ns, arrival_ns) == c.FOREVER
-        if no_end and (fault_ns == c.FOREVER or state.counters[c.C_IN_SYSTEM] == 0):
+        only_faults = not is_arrival and min(others_ns, arrival_ns) == c.FOREVER
+        if only_faults and (fault_ns == c.FOREVER or state.counters[c.C_IN_SYSTEM] == 0):
             break
-        now_ns = arrival_ns if is_arrival else min(others_ns, fault_ns)
+        now_ns = min(others_ns, fault_ns, arrival_ns)
         if record.events.shape[0] > 0 and (
             record.counts[N_EVENTS] + state.members.shape[1] + 2 > record.events.shape[0]
             or record.counts[N_EFFECTS] + state.effects.shape[0] > record.effects.shape[0]
