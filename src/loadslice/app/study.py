@@ -58,8 +58,6 @@ def study(folder: Folder, out: Path, options: Options) -> Report:
     assert main.pipeline.inputs is not None
     inputs = payloads.from_function(main.pipeline.inputs, main.path.parent)
     frame = payloads.name_inputs(trace.frame, inputs, str(folder.trace))
-    if payloads.are_drawn(trace.frame, inputs):
-        say(payloads.DRAWN)
     found = Findings(
         folder,
         options,
@@ -74,6 +72,7 @@ def study(folder: Folder, out: Path, options: Options) -> Report:
     )
     _look(found, out)
     _measure_engines(found)
+    _name_inputs(found)
     _inspect(found, out)
     _choose(found, out)
     _play(found)
@@ -119,6 +118,14 @@ def _measure_engines(found: Findings) -> None:
         name = f"profile {studied.plan.name}"
         if found.journey.attempt(name, partial(study_plan.profile, studied, found.inputs, seconds)) is None:
             studied.failed = found.journey.steps[-1].detail
+
+
+def _name_inputs(found: Findings) -> None:
+    """Where the trace names no inputs: anew, now that it is known how large each is."""
+    if payloads.are_drawn(found.trace.frame, found.inputs):
+        table = next((studied.table for studied in found.studied if studied.table is not None), None)
+        found.frame = payloads.name_inputs(found.trace.frame, found.inputs, str(found.folder.trace), table)
+        say(payloads.how_drawn(found.trace.frame, found.inputs, table))
 
 
 def _inspect(found: Findings, out: Path) -> None:

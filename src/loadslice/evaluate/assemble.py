@@ -158,7 +158,7 @@ def histograms(frame: pl.DataFrame, table: LatencyTable | None) -> list[Histogra
         if column in frame.columns and frame[column].null_count() < frame.height
     ]
     if table is not None and table.inputs and "input" in frame.columns and "items" not in frame.columns:
-        rows = {work.input: max((stage.items for stage in work.stages), default=1) for work in table.inputs}
+        rows = {work.input: work.size for work in table.inputs}
         named = [rows[name] for name in frame["input"].to_list() if name in rows]
         if named and max(named) > 1:
             found.insert(0, _whole("rows_per_request", "rows of the widest stage", named))

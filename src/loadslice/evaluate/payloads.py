@@ -13,9 +13,11 @@ import polars as pl
 from loadslice.evaluate import infer
 from loadslice.evaluate.accuracy import Scorer
 from loadslice.evaluate.loadgen import Shot
+from loadslice.sim.inputs import Int64s, draw_inputs, have_sizes
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import read_bytes
 from loadslice.spec.functions import load_function
+from loadslice.spec.latency import LatencyTable
 from loadslice.spec.work import Sample
 
 BODY_BYTES_MAX = 64 * 1024 * 1024
@@ -86,30 +88,44 @@ def from_body(path: Path, content_type: str) -> Inputs:
     return Inputs({sample.name: sample}, source=path, every_time=True)
 
 
-DRAWN = (
-    "the trace names no inputs: each request was given one, drawn evenly. "
-    "Name them with `loadslice trace import --map COLUMN=input`, or give the inputs module `assign(tokens_in)`."
-)
-
-
 def are_drawn(frame: pl.DataFrame, inputs: Inputs) -> bool:
     """Whether `name_inputs` has to draw: neither the trace nor the inputs module says what a row stands for."""
     chosen = inputs.assign is not None and _knows_tokens(frame)
     return "input" not in frame.columns and len(inputs.samples) > 1 and not chosen
 
 
+def how_drawn(frame: pl.DataFrame, inputs: Inputs, latency: LatencyTable | None) -> str:
+    """What to tell whoever replays a trace whose inputs `are_drawn`; arguments as for `name_inputs`."""
+    how = "one, drawn evenly."
+    if have_sizes(frame, _sizes(inputs, latency)[1]):
+        how = "one of its size, drawn evenly."
+    elif "items" in frame.columns and latency is None:
+        how = "one, drawn evenly, whatever its `items`: a profile says how large each input is (--profile)."
+    return (
+        f"the trace names no inputs: each request was given {how} "
+        "Name them with `loadslice trace import --map COLUMN=input`, or give the inputs module `assign(tokens_in)`."
+    )
+
+
 def _knows_tokens(frame: pl.DataFrame) -> bool:
     return "tokens_in" in frame.columns and frame["tokens_in"].null_count() == 0
 
 
-def name_inputs(frame: pl.DataFrame, inputs: Inputs, place: str) -> pl.DataFrame:
+def name_inputs(frame: pl.DataFrame, inputs: Inputs, place: str, latency: LatencyTable | None = None) -> pl.DataFrame:
     """Give every row of a whole trace the name of the input that stands for it, column ``input``.
 
     Call it on the whole trace before cutting a stretch out: an input module ranks sizes over all it is given. Where
-    nothing says what a row stands for, inputs are drawn evenly.
+    nothing says what a row stands for, inputs are drawn as the simulator draws them, by a fixed seed: for one trace and
+    one profile both give the same.
+
+    Args:
+        frame: A whole trace.
+        inputs: What can be sent.
+        place: The trace's name in errors.
+        latency: Profile of these inputs, which says how large each is; ``None``: they are taken as alike.
 
     Raises:
-        InputError: The trace names inputs that are not there, or not in every row.
+        InputError: The trace names inputs that are not there, or not in every row; the profile is of other inputs.
     """
     if "input" in frame.columns and not inputs.every_time:
         missing = frame["input"].null_count()
@@ -125,13 +141,25 @@ def name_inputs(frame: pl.DataFrame, inputs: Inputs, place: str) -> pl.DataFrame
     if len(inputs.samples) == 1:
         return frame.with_columns(input=pl.lit(next(iter(inputs.samples))))
     if inputs.assign is None or not _knows_tokens(frame):
-        # As the simulator does where it knows of no sizes: evenly, by a fixed seed, so that both give the same input.
-        drawn = np.random.default_rng(0).integers(0, len(inputs.samples), frame.height)
-        names = [list(inputs.samples)[number] for number in drawn]
-        return frame.with_columns(input=pl.Series(names, dtype=pl.String))
+        names, sizes = _sizes(inputs, latency)
+        drawn = draw_inputs(frame, sizes, np.random.default_rng(0))
+        return frame.with_columns(input=pl.Series(names, dtype=pl.String).gather(drawn))
     names = inputs.assign(frame["tokens_in"].to_numpy())
     assert len(names) == frame.height
     return frame.with_columns(input=pl.Series(names, dtype=pl.String))
+
+
+def _sizes(inputs: Inputs, latency: LatencyTable | None) -> tuple[list[str], Int64s]:
+    """Names and sizes of inputs, in the order in which the simulator knows them."""
+    if latency is None or not latency.inputs:
+        return list(inputs.samples), np.ones(len(inputs.samples), np.int64)
+    known = {work.input: work.size for work in latency.inputs if work.input in inputs.samples}
+    for name in inputs.samples:
+        if name not in known:
+            raise InputError(
+                f"the profile knows no input '{name}'. Run `loadslice profile` with the inputs to be sent."
+            )
+    return list(known), np.array(list(known.values()), np.int64)
 
 
 def cut(frame: pl.DataFrame, *, from_s: float, for_s: float | None, speed: float, limit: int | None) -> pl.DataFrame:
@@ -164,6 +192,7 @@ def checked_stretch(
     speed: float,
     limit: int | None,
     max_s: float,
+    latency: LatencyTable | None = None,
 ) -> pl.DataFrame:
     """`name_inputs` and `cut`, with what a user may have got wrong refused.
 
@@ -176,6 +205,7 @@ def checked_stretch(
         speed: As in `cut`.
         limit: As in `cut`.
         max_s: Longest replay allowed, seconds of real time.
+        latency: As in `name_inputs`.
 
     Raises:
         InputError: A number out of range, an empty stretch, or a replay longer than ``max_s``.
@@ -185,7 +215,7 @@ def checked_stretch(
             raise InputError(f"{key} {value}: must be a number above {low:g}.")
     if not (math.isfinite(from_s) and from_s >= 0):
         raise InputError(f"--from-s {from_s}: must be 0 or more.")
-    stretch = cut(name_inputs(frame, inputs, place), from_s=from_s, for_s=for_s, speed=speed, limit=limit)
+    stretch = cut(name_inputs(frame, inputs, place, latency), from_s=from_s, for_s=for_s, speed=speed, limit=limit)
     if stretch.height == 0:
         end_s = last_due_s(frame)
         raise InputError(f"{place}: no requests from {from_s:g} s on for that long; the trace ends at {end_s:.1f} s.")

@@ -8,7 +8,10 @@ import pytest
 from loadslice.evaluate import loadgen, payloads
 from loadslice.evaluate import replay as replaying
 from loadslice.evaluate.checks import serving
+from loadslice.sim.traffic import Intake
 from loadslice.spec.errors import InputError
+from loadslice.spec.latency import InputWork, LatencyTable, StageWork
+from loadslice.spec.pipeline import Engine, Pipeline, Stage, check
 from loadslice.spec.work import Sample
 
 
@@ -137,6 +140,33 @@ def test_a_trace_that_names_no_inputs_gets_them_evenly_and_the_same_each_time() 
     assert first.to_list() == again.to_list()
     assert set(first) == set(INPUTS.samples)
     assert payloads.are_drawn(frame, INPUTS)
+
+
+def test_a_trace_that_says_sizes_only_is_replayed_with_the_inputs_that_are_simulated() -> None:
+    sizes = dict(zip(INPUTS.samples, (9, 1, 9), strict=True))
+    works = [InputWork(input=name, stages=[StageWork(stage="s", items=size)]) for name, size in sizes.items()]
+    latency = LatencyTable(entries=[], inputs=works)
+    items = [9, 1, 7, None, 30] * 40
+    frame = pl.DataFrame({"arrival_s": np.arange(200.0), "items": items}, schema_overrides={"items": pl.Int32})
+    pipeline = Pipeline(
+        version=1,
+        pipeline="p",
+        engines={"e": Engine(backend="twin")},
+        stages=[Stage(name="s", variant="v", engine="e")],
+    )
+    simulated = Intake(check(pipeline, "p"), latency, seed=0).lower(frame).work
+    replayed = payloads.name_inputs(frame, INPUTS, "t.parquet", latency)["input"].to_list()
+    assert replayed == [list(sizes)[place] for place in simulated]
+    assert [sizes[name] for name in replayed[0::5]] == [9] * 40
+    assert {sizes[name] for name in replayed[3::5]} == {1, 9}
+    assert "one of its size" in payloads.how_drawn(frame, INPUTS, latency)
+    assert "--profile" in payloads.how_drawn(frame, INPUTS, None)
+
+
+def test_a_profile_of_other_inputs_is_refused() -> None:
+    latency = LatencyTable(entries=[], inputs=[InputWork(input="good", stages=[])])
+    with pytest.raises(InputError, match="the profile knows no input"):
+        payloads.name_inputs(pl.DataFrame({"arrival_s": [0.0]}), INPUTS, "t.parquet", latency)
 
 
 def test_inputs_are_chosen_over_the_whole_trace() -> None:

@@ -1,7 +1,7 @@
 """What the end of a batch means: its permit comes back, breakers hear of it, failures are repeated."""
 
 from loadslice.policy import columns as c
-from loadslice.policy.breaker import is_quiet, record, remember_well
+from loadslice.policy.breaker import record
 from loadslice.policy.ends import finish, leave, mark_dirty
 from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import State, Tables
@@ -39,7 +39,7 @@ def release(now_ns: int, state: State, slot: int) -> None:
     mark_dirty(state, engine)
 
 
-@kernel
+@rare
 def record_members(now_ns: int, tables: Tables, state: State, slot: int, call: int) -> None:
     """Tell the breaker about every member that is still in a batch; move what waits if that opened it."""
     batch = state.batches[slot]
@@ -49,9 +49,6 @@ def record_members(now_ns: int, tables: Tables, state: State, slot: int, call: i
         return
     if now_ns - batch[c.B_STARTED_NS] > tables.breakers[stage, c.K_SLOW_NS]:
         call |= c.SLOW_CALL
-    if call == c.WELL and is_quiet(state, stage, engine):
-        remember_well(tables, state, slot)
-        return
     for index in range(batch[c.B_COUNT]):
         request = state.members[slot, index, c.M_REQUEST]
         if state.requests[request, c.R_EPOCH] == state.members[slot, index, c.M_EPOCH]:
@@ -67,7 +64,7 @@ def evacuate(now_ns: int, tables: Tables, state: State, stage: int, engine: int)
     for priority in range(c.CLASSES):
         for lane in range(first, first + tables.stages[stage, c.S_LANES]):
             for tenant in range(tables.tenants.shape[0]):
-                request = state.lanes[engine, priority, lane, tenant, c.L_HEAD]
+                request = state.lanes[lane, tenant, engine, priority, c.L_HEAD]
                 while request >= 0:
                     after = state.requests[request, c.R_NEXT]
                     unlink(tables, state, request)

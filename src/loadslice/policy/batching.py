@@ -11,7 +11,7 @@ nobody overtakes.
 from loadslice.policy import columns as c
 from loadslice.policy.deadlines import drop, is_late, rest_ns
 from loadslice.policy.ends import say
-from loadslice.policy.kernel import kernel, rare
+from loadslice.policy.kernel import called, kernel, rare
 from loadslice.policy.layout import State, Tables
 from loadslice.policy.live import padded, service_ns, slow_ns
 from loadslice.policy.queues import pop, uncount
@@ -28,12 +28,12 @@ def oldest_due_ns(tables: Tables, state: State, engine: int, lane: int) -> int:
     # Of the batch it would be now, and as long as one in twenty takes: by its typical time every second would be late,
     # and by the head's rows alone whoever waits with the head would cost it its deadline, or be left behind.
     place = lane - tables.stages[stage, c.S_FIRST_LANE]
-    typical_ns = service_ns(tables, state, stage, engine, place, state.lane_rows[engine, lane])
+    typical_ns = service_ns(tables, state, stage, engine, place, state.lane_rows[lane, engine])
     service = slow_ns(typical_ns, pair[c.P_SLOW_PPM]) + load_ns(tables, state, engine, stage)
     due = c.FOREVER
     for priority in range(c.CLASSES):
         for tenant in range(tables.tenants.shape[0]):
-            head = state.lanes[engine, priority, lane, tenant, c.L_HEAD]
+            head = state.lanes[lane, tenant, engine, priority, c.L_HEAD]
             if head >= 0:
                 row = state.requests[head]
                 latest = min(row[c.R_EXPIRY_NS], row[c.R_LATEST_NS])
@@ -45,7 +45,7 @@ def oldest_due_ns(tables: Tables, state: State, engine: int, lane: int) -> int:
 def ready_ns(tables: Tables, state: State, engine: int, lane: int) -> int:
     """When a lane that has requests may be dispatched on a free slot; not later than when it fills."""
     pair = tables.pairs[tables.lane_stage[lane], engine]
-    if pair[c.P_WINDOW_NS] == 0 or state.lane_rows[engine, lane] >= pair[c.P_BATCH_SIZE]:
+    if pair[c.P_WINDOW_NS] == 0 or state.lane_rows[lane, engine] >= pair[c.P_BATCH_SIZE]:
         return 0
     if tables.engines[engine, c.E_QUEUE_LIMIT] == 0:
         return 0  # nobody may wait, so nobody can come to fill the batch
@@ -63,8 +63,8 @@ def ready_lane(now_ns: int, tables: Tables, state: State, engine: int, priority:
     best = -1
     first = -1
     bounded = is_bounded(tables, engine)
-    for lane in range(state.lanes.shape[2]):
-        if state.lane_rows[engine, lane] == 0:
+    for lane in range(state.lanes.shape[0]):
+        if state.lane_rows[lane, engine] == 0:
             continue
         head = head_of(tables, state, engine, priority, lane)
         if head < 0 or (first >= 0 and not goes_first(tables, state, engine, head, first)):
@@ -94,14 +94,15 @@ def choose_class(now_ns: int, tables: Tables, state: State, engine: int) -> int:
 
     Error diffusion again: each dispatch that a class waits through adds its floor to its credit, a whole credit is a
     turn, the largest first. Of n dispatches while it waits it gets at least floor * n - m, m being the number of
-    classes with a floor. The lane of each class is left in ``state.choice``.
+    classes with a floor. The lane of the class, and of each that has a floor, is left in ``state.choice``.
     """
     held_back = held_classes(tables, state, engine)
     floors = tables.run[c.W_HAS_FLOORS] == 1
     chosen = -1
     for priority in range(c.CLASSES):
         lane = -1
-        if state.engines[engine, c.N_WAITING + priority] > 0 and (held_back >> priority) & 1 == 0:
+        asked = chosen < 0 or tables.run[c.W_FLOOR_PPM + priority] > 0
+        if asked and state.engines[engine, c.N_WAITING + priority] > 0 and (held_back >> priority) & 1 == 0:
             lane = ready_lane(now_ns, tables, state, engine, priority)
         state.choice[priority] = lane
         if lane >= 0 and chosen < 0:
@@ -146,7 +147,7 @@ def why_closed(now_ns: int, tables: Tables, state: State, engine: int, lane: int
     """Why a ready lane is dispatched now: ALONE, FULL, WINDOW or SLACK."""
     stage = tables.lane_stage[lane]
     pair = tables.pairs[stage, engine]
-    if state.lane_rows[engine, lane] >= pair[c.P_BATCH_SIZE] and pair[c.P_BATCH_SIZE] > 1:
+    if state.lane_rows[lane, engine] >= pair[c.P_BATCH_SIZE] and pair[c.P_BATCH_SIZE] > 1:
         return c.FULL
     return c.ALONE if pair[c.P_WINDOW_NS] == 0 else window_or_slack(now_ns, tables, state, engine, lane)
 
@@ -215,46 +216,47 @@ def fill(now_ns: int, tables: Tables, state: State, engine: int, lane: int, turn
             break
         priority = turn if step < 0 else step
         left, left_rows, left_ns = 0, 0, 0
-        while not full and (step >= 0 or count == 0):
-            request = head_of(tables, state, engine, priority, lane)
-            if request < 0:
-                break
+        request = head_of(tables, state, engine, priority, lane)
+        while request >= 0 and (step >= 0 or count == 0):
             row = state.requests[request]
-            if count > 0 and (
+            full = count > 0 and (
                 rows + row[c.R_ITEMS] > size
                 or count == state.members.shape[1]
                 or costs_a_deadline(now_ns, tables, state, engine, request, rows, latest)
-            ):
-                full = True
+            )
+            if full:
                 break
-            pop(tables, state, request, engine, priority, lane)
+            following = pop(tables, state, request, engine, priority, lane)
             left += 1
             left_rows += row[c.R_ITEMS]
             left_ns += row[c.R_WORK_NS]
+            dropped = False
             if row[c.R_DEADLINE_NS] < c.FOREVER and is_late(
                 now_ns, tables, state, request, engine, 0, rest_ns(now_ns, tables, state, request)
             ):
                 uncount(state, engine, priority, lane, left, left_rows, left_ns)
                 left, left_rows, left_ns = 0, 0, 0
-                if drop(now_ns, tables, state, request, engine, 0):
-                    continue
-            if is_shared(tables, engine):
-                charge(tables, state, request, engine)
-            row[c.R_STATUS] = c.RUNNING
-            member = state.members[slot, count]
-            member[c.M_REQUEST] = request
-            member[c.M_EPOCH] = row[c.R_EPOCH]
-            member[c.M_TAG] = row[c.R_TAG]
-            count += 1
-            rows += row[c.R_ITEMS]
-            expiry = min(expiry, row[c.R_EXPIRY_NS])
-            latest = min(latest, row[c.R_LATEST_NS])
-            trial |= row[c.R_TRIAL]
-            row[c.R_TRIAL] = 0
+                dropped = drop(now_ns, tables, state, request, engine, 0)
+            if not dropped:
+                if is_shared(tables, engine):
+                    charge(tables, state, request, engine)
+                row[c.R_STATUS] = c.RUNNING
+                member = state.members[slot, count]
+                member[c.M_REQUEST] = request
+                member[c.M_EPOCH] = row[c.R_EPOCH]
+                member[c.M_TAG] = row[c.R_TAG]
+                count += 1
+                rows += row[c.R_ITEMS]
+                expiry = min(expiry, row[c.R_EXPIRY_NS])
+                latest = min(latest, row[c.R_LATEST_NS])
+                trial |= row[c.R_TRIAL]
+                row[c.R_TRIAL] = 0
+            # Of one tenant it is the next in line; of several, whose turn it is has just changed.
+            request = following if tables.tenants.shape[0] == 1 else head_of(tables, state, engine, priority, lane)
         if left > 0:
             uncount(state, engine, priority, lane, left, left_rows, left_ns)
-            if state.engines[engine, c.N_QUEUED] == 0:
-                break
+        if full or state.engines[engine, c.N_QUEUED] == 0:
+            break
     batch[c.B_TRIAL] = trial
     batch[c.B_COUNT] = count
     batch[c.B_ROWS] = rows
@@ -298,7 +300,7 @@ def close_batch(now_ns: int, tables: Tables, state: State, engine: int, lane: in
     say(state, c.DISPATCH, slot, engine, stage, place, batch[c.B_EPOCH])
 
 
-@kernel
+@called
 def start_all(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     """Dispatch everything that may start now on one engine, then say when to look at it again."""
     counts = state.engines[engine]
@@ -347,8 +349,8 @@ def window_ns(now_ns: int, tables: Tables, state: State, engine: int) -> int:
     """
     held_back = held_classes(tables, state, engine)
     at = c.FOREVER
-    for lane in range(state.lanes.shape[2]):
-        if state.lane_rows[engine, lane] == 0:
+    for lane in range(state.lanes.shape[0]):
+        if state.lane_rows[lane, engine] == 0:
             continue
         if is_bounded(tables, engine) and not can_hold(tables, state, engine, tables.lane_stage[lane]):
             continue

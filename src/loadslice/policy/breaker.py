@@ -27,7 +27,6 @@ def enter(now_ns: int, tables: Tables, state: State, request: int, engine: int) 
     stage = row[c.R_STAGE]
     breaker = state.breakers[stage, engine]
     row[c.R_BREAKER_EPOCH] = breaker[c.X_EPOCH]
-    row[c.R_PROBE] = 0
     if breaker[c.X_STATE] == c.HALF_OPEN:
         take_permit(now_ns, tables, state, request, engine)
 
@@ -79,25 +78,25 @@ def record(now_ns: int, tables: Tables, state: State, request: int, call: int) -
 
 
 @kernel
-def is_quiet(state: State, stage: int, engine: int) -> bool:
-    """Whether a breaker is closed and remembers nothing but well calls: one more changes nothing but their number."""
-    breaker = state.breakers[stage, engine]
-    return bool(breaker[c.X_STATE] == c.CLOSED and breaker[c.X_FAILURES] == 0 and breaker[c.X_SLOW] == 0)
+def is_quiet(now_ns: int, tables: Tables, state: State, slot: int) -> bool:
+    """Whether a batch that has ended well tells its breaker nothing but the number of calls.
+
+    It was not slow, and the breaker is closed and remembers well calls alone.
+    """
+    batch = state.batches[slot]
+    breaker = state.breakers[batch[c.B_STAGE], batch[c.B_ENGINE]]
+    return bool(
+        breaker[c.X_STATE] == c.CLOSED
+        and breaker[c.X_FAILURES] == 0
+        and breaker[c.X_SLOW] == 0
+        and now_ns - batch[c.B_STARTED_NS] <= tables.breakers[batch[c.B_STAGE], c.K_SLOW_NS]
+    )
 
 
 @kernel
-def remember_well(tables: Tables, state: State, slot: int) -> None:
-    """A batch has ended well at a quiet breaker: `record` for each of its members that is still there, at once."""
-    batch = state.batches[slot]
-    stage = batch[c.B_STAGE]
-    engine = batch[c.B_ENGINE]
+def remember_well(tables: Tables, state: State, stage: int, engine: int, calls: int) -> None:
+    """So many calls have ended well at a quiet breaker: `record` for each, at once."""
     breaker = state.breakers[stage, engine]
-    calls = 0
-    for index in range(batch[c.B_COUNT]):
-        row = state.requests[state.members[slot, index, c.M_REQUEST]]
-        if row[c.R_EPOCH] == state.members[slot, index, c.M_EPOCH]:
-            row[c.R_PROBE] = 0
-            calls += 1 if row[c.R_BREAKER_EPOCH] == breaker[c.X_EPOCH] else 0
     window = tables.breakers[stage, c.K_WINDOW]
     breaker[c.X_CALLS] = min(window, breaker[c.X_CALLS] + calls)
     # What was never written, and what was forgotten, is a well call too: there is nothing to write.

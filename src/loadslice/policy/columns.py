@@ -18,7 +18,8 @@ CLASSES = 4
 BLOCKED_NS = 2**59
 """Added to the expected completion on an engine that may not be used; two of them are still far from FOREVER."""
 
-# Engine settings (tables.engines); E_FILLS_APART 1: it has several lanes, and batches of more than one row
+# Engine settings (tables.engines); E_IS_SHARED 1: a tenant or, E_HAS_SHARES, a stage has a guarantee there;
+# E_FILLS_APART 1: it has several lanes, and batches of more than one row
 (
     E_MAX_INFLIGHT,
     E_QUEUE_LIMIT,
@@ -26,10 +27,11 @@ BLOCKED_NS = 2**59
     E_WAIT_LIMIT_NS,
     E_FIRST_SLOT,
     E_MEMORY_BYTES,
+    E_IS_SHARED,
     E_HAS_SHARES,
     E_FILLS_APART,
     ENGINE_SETTINGS,
-) = range(9)
+) = range(10)
 
 # Run settings (tables.run); the floor of class k stands at W_FLOOR_PPM + k
 (
@@ -161,7 +163,7 @@ WELL, FAILED_CALL, SLOW_CALL = 0, 1, 2
 ) = range(27)
 FREE, QUEUED, RUNNING = range(3)
 
-# Lanes (state.lanes): one FIFO per engine, class, lane (stage, version, bucket) and tenant
+# Lanes (state.lanes): one FIFO per lane (stage, version, bucket), tenant, engine and class
 L_HEAD, L_TAIL, LANE_COLUMNS = range(3)
 
 # Engines (state.engines); requests of class k that wait are counted at N_WAITING + k. N_BUSY_NS adds up over slots;

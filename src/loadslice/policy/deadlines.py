@@ -60,8 +60,8 @@ def bases_ns(tables: Tables, state: State, request: int, engine: int, has_begun:
     row = state.requests[request]
     own = tables.stages[row[c.R_STAGE], c.S_FIRST_LANE] + row[c.R_BUCKET]
     missing = 0
-    for lane in range(state.lanes.shape[2]):
-        rows = state.lane_rows[engine, lane]
+    for lane in range(state.lanes.shape[0]):
+        rows = state.lane_rows[lane, engine]
         stage = tables.lane_stage[lane]
         size = tables.pairs[stage, engine, c.P_BATCH_SIZE]
         if (
@@ -104,8 +104,8 @@ def elders_ns(tables: Tables, state: State, request: int, engine: int, wait: int
     """
     priority = state.requests[request, c.R_CLASS]
     elders = 0
-    for lane in range(state.lanes.shape[2]):
-        rows = state.lane_rows[engine, lane]
+    for lane in range(state.lanes.shape[0]):
+        rows = state.lane_rows[lane, engine]
         if rows > 0 and has_elder(tables, state, request, engine, lane):
             stage = tables.lane_stage[lane]
             elders += rows * state.live[stage, lane - tables.stages[stage, c.S_FIRST_LANE], engine, c.V_PART_NS]

@@ -8,7 +8,7 @@ the effects of the event before included.
 from loadslice.policy import columns as c
 from loadslice.policy.batch_end import evacuate, fail_members, is_running, record_members, release
 from loadslice.policy.batching import start_all
-from loadslice.policy.breaker import on_time
+from loadslice.policy.breaker import is_quiet, on_time, remember_well
 from loadslice.policy.deadlines import HINT_FLOOR_NS, hint_ns
 from loadslice.policy.ends import COMPLETED, finish, mark_dirty, say, set_admission
 from loadslice.policy.expiry import sweep_batches, sweep_queue
@@ -127,18 +127,19 @@ def on_arrival(
     row[c.R_CLASS] = priority
     row[c.R_STAGE] = 0
     row[c.R_TENANT] = tenant
-    row[c.R_VERSION] = version_for(tables, state, key) if counters[c.C_STEP] > 0 else c.STABLE
-    counters[c.C_CANARY_INSIDE] += row[c.R_VERSION]
-    row[c.R_BUCKET] = lane_for(tables, 0, bucket, row[c.R_VERSION])
+    version = c.STABLE
+    if counters[c.C_STEP] > 0:
+        version = version_for(tables, state, key)
+        counters[c.C_CANARY_INSIDE] += version
+    row[c.R_VERSION] = version
+    row[c.R_BUCKET] = lane_for(tables, 0, bucket, version)
     row[c.R_ITEMS] = items
     row[c.R_TOKENS] = tokens
     row[c.R_SOURCE] = source
     row[c.R_PRECISION] = precision
     row[c.R_ARRIVED_NS] = now_ns
     row[c.R_DEADLINE_NS] = deadline_ns
-    row[c.R_ENGINE] = -1
     row[c.R_ATTEMPTS] = 1
-    row[c.R_PROBE] = 0
     row[c.R_TRIAL] = 0
     if attempt <= 1:
         deposit(tables, state)
@@ -170,23 +171,33 @@ def on_batch_done(now_ns: int, tables: Tables, state: State, slot: int, epoch: i
     begin(now_ns, state)
     release(now_ns, state, slot)
     learn(now_ns, tables, state, slot)
-    record_members(now_ns, tables, state, slot, c.WELL)
-    last = state.batches[slot, c.B_STAGE] + 1 == tables.stages.shape[0]
+    stage = state.batches[slot, c.B_STAGE]
+    engine = state.batches[slot, c.B_ENGINE]
+    quiet = is_quiet(now_ns, tables, state, slot)
+    if not quiet:
+        record_members(now_ns, tables, state, slot, c.WELL)
+    breaker_epoch = state.breakers[stage, engine, c.X_EPOCH] * 1
+    well = 0
+    last = stage + 1 == tables.stages.shape[0]
     for index in range(state.batches[slot, c.B_COUNT]):
         request = state.members[slot, index, c.M_REQUEST]
         row = state.requests[request]
         if row[c.R_EPOCH] != state.members[slot, index, c.M_EPOCH]:
             continue  # cancelled, expired or moved meanwhile: its outcome has been said
+        well += 1 if row[c.R_BREAKER_EPOCH] == breaker_epoch else 0
         failed = results[index, 0] < 0
         if failed or last:
             outcome, reason = (FAILED, STAGE_FAILED) if failed else (COMPLETED, NO_REASON)
             finish(state, request, outcome, reason, 0)
         else:
+            row[c.R_PROBE] = 0
             row[c.R_STAGE] += 1
             row[c.R_ITEMS] = results[index, 0]
             row[c.R_BUCKET] = lane_for(tables, row[c.R_STAGE], results[index, 1], row[c.R_VERSION])
             start_clock(now_ns, tables, state, request)
             place_apart(now_ns, tables, state, request)
+    if quiet:
+        remember_well(tables, state, stage, engine, well)
     close(now_ns, tables, state)
     return 0
 

@@ -45,9 +45,9 @@ def sweep_queue(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     following = c.FOREVER
     standing = stands_still(now_ns, tables, state, engine)
     for priority in range(c.CLASSES):
-        for lane in range(state.lanes.shape[2]):
+        for lane in range(state.lanes.shape[0]):
             for tenant in range(tables.tenants.shape[0]):
-                request = state.lanes[engine, priority, lane, tenant, c.L_HEAD]
+                request = state.lanes[lane, tenant, engine, priority, c.L_HEAD]
                 while request >= 0:
                     row = state.requests[request]
                     after = row[c.R_NEXT]

@@ -94,10 +94,10 @@ def _check_free_list(state: State) -> None:
 def _check_queues(tables: Tables, state: State, engine: int) -> set[int]:
     seen: set[int] = set()
     backlog_ns = np.zeros(c.CLASSES, np.int64)
-    rows = np.zeros(state.lane_rows.shape[1], np.int64)
+    rows = np.zeros(len(state.lane_rows), np.int64)
     waiting = np.zeros(c.CLASSES, np.int64)
-    for priority, lane, tenant in np.ndindex(*state.lanes.shape[1:4]):
-        head, tail = (int(value) for value in state.lanes[engine, priority, lane, tenant])
+    for lane, tenant, priority in np.ndindex(*state.lanes.shape[:2], c.CLASSES):
+        head, tail = (int(value) for value in state.lanes[lane, tenant, engine, priority])
         previous, sequence, request = -1, -1, head
         while request >= 0:
             row = state.requests[request]
@@ -116,7 +116,7 @@ def _check_queues(tables: Tables, state: State, engine: int) -> set[int]:
     assert (waiting == counts[c.N_WAITING :]).all(), "accounting: waiting by class"
     assert len(seen) == counts[c.N_QUEUED], "accounting: queue length"
     assert (backlog_ns == state.backlog_ns[:, engine]).all(), "accounting: backlog by class"
-    assert (rows == state.lane_rows[engine]).all(), "accounting: lane rows"
+    assert (rows == state.lane_rows[:, engine]).all(), "accounting: lane rows"
     limit = int(tables.engines[engine, c.E_QUEUE_LIMIT])
     # With a limit of 0 one request passes through the queue on its way to a free slot within the same event.
     assert len(seen) <= max(limit, 1 if counts[c.N_INFLIGHT] < tables.engines[engine, c.E_MAX_INFLIGHT] else 0), (
@@ -166,7 +166,7 @@ def _check_breakers(tables: Tables, state: State, inside: set[int]) -> None:
             if breaker[c.X_STATE] == c.OPEN:
                 assert breaker[c.X_UNTIL_NS] < c.FOREVER, "breaker: from open there is a way back"
                 first = tables.stages[stage, c.S_FIRST_LANE]
-                heads = state.lanes[engine, :, first : first + tables.stages[stage, c.S_LANES], :, c.L_HEAD]
+                heads = state.lanes[first : first + tables.stages[stage, c.S_LANES], :, engine, :, c.L_HEAD]
                 assert (heads == -1).all(), "breaker: nothing waits for an engine that is left alone"
 
 

@@ -25,16 +25,16 @@ def push(now_ns: int, tables: Tables, state: State, request: int, engine: int) -
     row = state.requests[request]
     priority = row[c.R_CLASS]
     lane = tables.stages[row[c.R_STAGE], c.S_FIRST_LANE] + row[c.R_BUCKET]
-    fifo = state.lanes[engine, priority, lane, row[c.R_TENANT]]
+    fifo = state.lanes[lane, row[c.R_TENANT], engine, priority]
+    head = fifo[c.L_HEAD]
     tail = fifo[c.L_TAIL]
     row[c.R_PREVIOUS] = tail
+    # Whether somebody waits already nobody can guess: the first follows itself, for a moment.
+    state.requests[tail if tail >= 0 else request, c.R_NEXT] = request
     row[c.R_NEXT] = -1
-    if tail >= 0:
-        state.requests[tail, c.R_NEXT] = request
-    else:
-        fifo[c.L_HEAD] = request
+    fifo[c.L_HEAD] = head if tail >= 0 else request
     fifo[c.L_TAIL] = request
-    state.lane_rows[engine, lane] += row[c.R_ITEMS]
+    state.lane_rows[lane, engine] += row[c.R_ITEMS]
 
     state.counters[c.C_SEQUENCE] += 1
     row[c.R_SEQUENCE] = state.counters[c.C_SEQUENCE]
@@ -58,7 +58,7 @@ def unlink(tables: Tables, state: State, request: int) -> None:
     engine = row[c.R_ENGINE]
     priority = row[c.R_CLASS]
     lane = tables.stages[row[c.R_STAGE], c.S_FIRST_LANE] + row[c.R_BUCKET]
-    fifo = state.lanes[engine, priority, lane, row[c.R_TENANT]]
+    fifo = state.lanes[lane, row[c.R_TENANT], engine, priority]
     previous = row[c.R_PREVIOUS]
     following = row[c.R_NEXT]
     if previous >= 0:
@@ -75,18 +75,23 @@ def unlink(tables: Tables, state: State, request: int) -> None:
 
 
 @kernel
-def pop(tables: Tables, state: State, request: int, engine: int, priority: int, lane: int) -> None:
-    """Take the head of a FIFO out of it, the numbers excepted: several that leave together are counted once."""
+def pop(tables: Tables, state: State, request: int, engine: int, priority: int, lane: int) -> int:
+    """Take the head of a FIFO out of it, the numbers excepted: several that leave together are counted once.
+
+    Returns:
+        The next one of the same FIFO; -1: there is none.
+    """
     row = state.requests[request]
-    fifo = state.lanes[engine, priority, lane, row[c.R_TENANT]]
+    fifo = state.lanes[lane, row[c.R_TENANT], engine, priority]
     following = row[c.R_NEXT]
+    tail = fifo[c.L_TAIL]
     fifo[c.L_HEAD] = following
-    if following >= 0:
-        state.requests[following, c.R_PREVIOUS] = -1
-    else:
-        fifo[c.L_TAIL] = -1
+    # As in `push`: the last one, which has nobody before it, is told so once more.
+    state.requests[following if following >= 0 else request, c.R_PREVIOUS] = -1
+    fifo[c.L_TAIL] = tail if following >= 0 else -1
     if is_shared(tables, engine):
         left(tables, state, request, engine)
+    return int(following)
 
 
 @kernel
@@ -95,7 +100,7 @@ def uncount(state: State, engine: int, priority: int, lane: int, requests: int, 
     counts = state.engines[engine]
     counts[c.N_QUEUED] -= requests
     counts[c.N_WAITING + priority] -= requests
-    state.lane_rows[engine, lane] -= rows
+    state.lane_rows[lane, engine] -= rows
     add_backlog(state, engine, priority, -work_ns)
 
 
@@ -103,9 +108,9 @@ def uncount(state: State, engine: int, priority: int, lane: int, requests: int, 
 def newest(state: State, engine: int, priority: int, tenant: int) -> int:
     """The request of a class, and of one tenant unless that is -1, that queued last on an engine; -1: none waits."""
     found = -1
-    for lane in range(state.lanes.shape[2]):
-        for owner in range(state.lanes.shape[3]):
-            tail = state.lanes[engine, priority, lane, owner, c.L_TAIL]
+    for lane in range(state.lanes.shape[0]):
+        for owner in range(state.lanes.shape[1]):
+            tail = state.lanes[lane, owner, engine, priority, c.L_TAIL]
             if tail < 0 or (tenant >= 0 and tenant != owner):
                 continue
             if found < 0 or state.requests[tail, c.R_SEQUENCE] > state.requests[found, c.R_SEQUENCE]:
@@ -123,8 +128,8 @@ def newest_behind(tables: Tables, state: State, engine: int, request: int) -> in
     row = state.requests[request]
     found = -1
     earliest = row[c.R_STAGE] * 1
-    for lane in range(state.lanes.shape[2]):
-        tail = state.lanes[engine, row[c.R_CLASS], lane, row[c.R_TENANT], c.L_TAIL]
+    for lane in range(state.lanes.shape[0]):
+        tail = state.lanes[lane, row[c.R_TENANT], engine, row[c.R_CLASS], c.L_TAIL]
         stage = tables.lane_stage[lane]
         if tail < 0 or stage > earliest or stage >= row[c.R_STAGE]:
             continue

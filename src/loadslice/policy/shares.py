@@ -35,7 +35,7 @@ def charge_flow(flows: Int64s, flow: int, work_ns: int, share_ppm: int) -> None:
 @kernel
 def is_shared(tables: Tables, engine: int) -> bool:
     """Whether anybody has a guarantee on an engine."""
-    return bool(tables.tenants.shape[0] > 1 or tables.engines[engine, c.E_HAS_SHARES] == 1)
+    return bool(tables.engines[engine, c.E_IS_SHARED] == 1)
 
 
 @rare
@@ -111,16 +111,16 @@ def has_less(tables: Tables, state: State, engine: int, request: int, other: int
 def head_of(tables: Tables, state: State, engine: int, priority: int, lane: int) -> int:
     """The request of a class that is served first from a lane; -1: none waits."""
     if tables.tenants.shape[0] == 1:
-        return int(state.lanes[engine, priority, lane, 0, c.L_HEAD])
+        return int(state.lanes[lane, 0, engine, priority, c.L_HEAD])
     return first_tenant_head(tables, state, engine, priority, lane)
 
 
 @rare
 def first_tenant_head(tables: Tables, state: State, engine: int, priority: int, lane: int) -> int:
     """The same over the tenants' FIFOs."""
-    head = state.lanes[engine, priority, lane, 0, c.L_HEAD] * 1
+    head = state.lanes[lane, 0, engine, priority, c.L_HEAD] * 1
     for tenant in range(1, tables.tenants.shape[0]):
-        candidate = state.lanes[engine, priority, lane, tenant, c.L_HEAD]
+        candidate = state.lanes[lane, tenant, engine, priority, c.L_HEAD]
         if candidate >= 0 and (head < 0 or goes_first(tables, state, engine, candidate, head)):
             head = candidate
     return int(head)

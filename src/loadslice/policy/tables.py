@@ -13,6 +13,8 @@ from loadslice.spec.pipeline import CLASSES, LEAST_SHARE, PRECISIONS, Breaker, P
 from loadslice.spec.predicate import bounds
 
 _NS_PER_MS = 1_000_000
+_LINE = 8
+"""Cells in a line of the cache."""
 _BYTES_PER_MB = 1_000_000
 
 
@@ -102,6 +104,7 @@ def _engine_rows(pipeline: Pipeline) -> Int64s:
     first_slot = 0
     for index, (name, engine) in enumerate(pipeline.engines.items()):
         queue = engine.queue
+        has_shares = any(name in stage.share for stage in pipeline.stages)
         rows[index] = (
             engine.max_inflight,
             queue.limit,
@@ -109,7 +112,8 @@ def _engine_rows(pipeline: Pipeline) -> Int64s:
             c.FOREVER if queue.wait_limit_ms is None else round(queue.wait_limit_ms * _NS_PER_MS),
             first_slot,
             c.FOREVER if engine.memory_mb is None else round(engine.memory_mb * _BYTES_PER_MB),
-            int(any(name in stage.share for stage in pipeline.stages)),
+            int(has_shares or bool(pipeline.tenants)),
+            int(has_shares),
             int(_fills_apart(pipeline, name)),
         )
         first_slot += engine.max_inflight
@@ -142,7 +146,7 @@ def _run_row(pipeline: Pipeline) -> Int64s:
 
 def _breaker_row(breaker: Breaker | None) -> tuple[int, ...]:
     if breaker is None:
-        return (0,) * c.BREAKER_SETTINGS
+        return tuple(c.FOREVER if setting == c.K_SLOW_NS else 0 for setting in range(c.BREAKER_SETTINGS))
     return (
         breaker.window,
         breaker.min_calls,
@@ -270,8 +274,7 @@ def fresh(tables: Tables, max_requests: int) -> State:
     requests[:, c.R_NEXT] = np.arange(1, max_requests + 1)
     requests[-1, c.R_NEXT] = -1
     requests[:, c.R_PREVIOUS] = -1
-    lane_table = np.zeros((engine_count, c.CLASSES, lanes, tenants, c.LANE_COLUMNS), np.int64)
-    lane_table[...] = -1
+    lane_table = _at_line(np.full((lanes, tenants, engine_count, c.CLASSES, c.LANE_COLUMNS), -1, np.int64))
     engines = np.zeros((engine_count, c.ENGINE_COLUMNS), np.int64)
     engines[:, c.N_UP] = 1
     engines[:, [c.N_QUEUE_EXPIRY_NS, c.N_BREAKER_NS]] = c.FOREVER
@@ -294,7 +297,7 @@ def fresh(tables: Tables, max_requests: int) -> State:
     return State(
         requests=requests,
         lanes=lane_table,
-        lane_rows=np.zeros((engine_count, lanes), np.int64),
+        lane_rows=np.zeros((lanes, engine_count), np.int64),
         engines=engines,
         batches=batches,
         members=np.zeros((slots, largest, c.MEMBER_COLUMNS), np.int64),
@@ -307,9 +310,9 @@ def fresh(tables: Tables, max_requests: int) -> State:
         scale_ppm=np.full((stage_count, engine_count), c.PPM, np.int64),
         best=np.tile(np.array([0, c.PPM], np.int64), (stage_count, engine_count, 1)),
         live=live,
-        ends_ns=np.zeros(engine_count, np.int64),
-        backlog_ns=np.zeros((len(CLASSES), engine_count), np.int64),
-        quick_ns=live[..., c.V_BASE_NS] + live[..., c.V_ROW_NS],
+        ends_ns=_at_line(np.zeros(engine_count, np.int64)),
+        backlog_ns=_at_line(np.zeros((len(CLASSES), engine_count), np.int64)),
+        quick_ns=_at_line(live[..., c.V_BASE_NS] + live[..., c.V_ROW_NS]),
         admission=np.zeros((stage_count, engine_count), np.int64),
         tenant_flows=np.zeros((engine_count, c.CLASSES, tenants + 1, c.FLOW_COLUMNS), np.int64),
         stage_flows=np.zeros((engine_count, c.CLASSES, stage_count + 1, c.FLOW_COLUMNS), np.int64),
@@ -321,6 +324,15 @@ def fresh(tables: Tables, max_requests: int) -> State:
         dirty=np.zeros(engine_count, np.int64),
         effects=effects,
     )
+
+
+def _at_line(cells: Int64s) -> Int64s:
+    """The same in memory that begins where a line of the cache does: eight cells that are read at once lie in one."""
+    room = np.zeros(cells.size + _LINE - 1, np.int64)
+    first = -(room.ctypes.data // room.itemsize) % _LINE
+    placed = room[first : first + cells.size].reshape(cells.shape)
+    placed[...] = cells
+    return placed
 
 
 def _first_estimates(tables: Tables) -> Int64s:

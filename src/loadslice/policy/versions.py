@@ -72,7 +72,7 @@ def turn_back(now_ns: int, tables: Tables, state: State) -> None:
         for priority in range(c.CLASSES):
             for lane in range(first, first + tables.stages[0, c.S_LANES]):
                 for tenant in range(tables.tenants.shape[0]):
-                    request = state.lanes[engine, priority, lane, tenant, c.L_HEAD]
+                    request = state.lanes[lane, tenant, engine, priority, c.L_HEAD]
                     while request >= 0:
                         row = state.requests[request]
                         after = row[c.R_NEXT]

@@ -19,24 +19,24 @@ from loadslice.sim.service import Float64s, Service
 class Clockwork(NamedTuple):
     """Work in flight, one row per batch slot, and how engines are doing."""
 
-    done_ns: Int64s
-    """[leaves] FOREVER when idle or standing still; as many as slots, rounded up to a power of two"""
-    earliest: Int64s
-    """[2 * leaves] a knockout of the slots: at a leaf the slot itself, at a node whichever of its two is done first"""
-    running: Int64s
-    """[slots] 1 while a batch runs"""
-    left_ns: Float64s
-    """[slots] work left, in ns of a well engine that has the machine to itself"""
-    speed: Float64s
-    """[slots] work done per ns"""
-    since_ns: Int64s
-    """[slots] when ``left_ns`` was true"""
-    pace_ppm: Int64s
-    """[E] time per unit of work, in millionths of a well engine's; 0: it stands still"""
-    wrong: Int64s
-    """[E] 1 while answers are wrong"""
-    results: Annotated[Int64s, 2]
-    """[largest batch, 2] scratch: what a batch's members ask of the next stage"""
+    done_ns: Annotated[Int64s, "leaves"]
+    """FOREVER when idle or standing still; as many as slots, rounded up to a power of two"""
+    earliest: Annotated[Int64s, "2 * leaves"]
+    """A knockout of the slots: at a leaf the slot itself, at a node whichever of its two is done first"""
+    running: Annotated[Int64s, "slots"]
+    """1 while a batch runs"""
+    left_ns: Annotated[Float64s, "slots"]
+    """Work left, in ns of a well engine that has the machine to itself"""
+    speed: Annotated[Float64s, "slots"]
+    """Work done per ns"""
+    since_ns: Annotated[Int64s, "slots"]
+    """When ``left_ns`` was true"""
+    pace_ppm: Annotated[Int64s, "E"]
+    """Time per unit of work, in millionths of a well engine's; 0: it stands still"""
+    wrong: Annotated[Int64s, "E"]
+    """1 while answers are wrong"""
+    results: Annotated[Int64s, "largest batch", 2]
+    """Scratch: what a batch's members ask of the next stage"""
 
 
 def idle_clockwork(state: State) -> Clockwork:

@@ -1,6 +1,6 @@
 """What batches cost in energy: measured joules by rows where the profile has them, else power times time."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -18,12 +18,12 @@ _NS_PER_S = 1e9
 class Energy(NamedTuple):
     """Measured energy of batches. S stages, E engines, B lanes (buckets, once per version), K row counts."""
 
-    measured: Int64s
-    """[E] 1 where every batch's energy was measured, at every stage and shape the engine serves"""
-    rows: Int64s
-    """[S, E, B, K] row counts that were measured, ascending; 0 marks the end"""
-    joules: Float64s
-    """[S, E, B, K] of a whole batch"""
+    measured: Annotated[Int64s, "E"]
+    """1 where every batch's energy was measured, at every stage and shape the engine serves"""
+    rows: Annotated[Int64s, "S", "E", "B", "K"]
+    """Row counts that were measured, ascending; 0 marks the end"""
+    joules: Annotated[Float64s, "S", "E", "B", "K"]
+    """Of a whole batch"""
 
 
 def lower_energy(pipeline: Pipeline, latency: LatencyTable) -> Energy:

@@ -70,10 +70,11 @@ def requests(finished: Run, trace: pl.DataFrame | None = None) -> pl.DataFrame:
     """One row per attempt that reached the core; as many as requests, unless clients came back."""
     record, traffic = finished.record, finished.traffic
     tags = np.flatnonzero(record.start_ns >= 0)
+    rows = tags % len(traffic.arrival_ns)
     names = list(OUTCOMES)
     tenants = [None, *tenant_names(finished.pipeline)]
     told = {} if trace is None else {name: trace[name] for name in ("source", "input") if name in trace.columns}
-    assert all(len(column) == len(traffic.requests) for column in told.values())
+    assert all(len(column) == len(traffic.arrival_ns) for column in told.values())
     return _typed(
         {
             "tag": tags,
@@ -81,13 +82,13 @@ def requests(finished: Run, trace: pl.DataFrame | None = None) -> pl.DataFrame:
             "end_ns": record.end_ns[tags],
             "outcome": [names[code - Outcome.COMPLETED] for code in record.outcome[tags]],
             "reason": [REASONS[code] for code in record.reason[tags]],
-            "class": [CLASSES[code] for code in traffic.requests[tags % len(traffic.requests), r.Q_PRIORITY]],
-            "tenant": [tenants[code] for code in traffic.requests[tags % len(traffic.requests), r.Q_TENANT]],
+            "class": [CLASSES[code] for code in traffic.column(r.Q_PRIORITY)[rows]],
+            "tenant": [tenants[code] for code in traffic.column(r.Q_TENANT)[rows]],
             "version": _versions(finished, tags),
             "hint_ns": record.hint_ns[tags],
             "reply_ns": record.attempts[tags, r.A_OVERHEAD_NS],
         }
-        | {name: column.gather(tags % len(traffic.requests)) for name, column in told.items()},
+        | {name: column.gather(rows) for name, column in told.items()},
         spec.REQUEST_COLUMNS,
         len(tags),
     )

@@ -51,14 +51,15 @@ from loadslice.sim.record import (
     TIMELINE_COLUMNS,
     Record,
     Traffic,
+    asked,
     cell_of_queue,
     log_event,
     row_of,
 )
 from loadslice.sim.service import Service, slot_ns
-from loadslice.spec.outcome import Outcome
+from loadslice.spec.outcome import Outcome, Reason
 
-COMPLETED, CANCELLED = int(Outcome.COMPLETED), int(Outcome.CANCELLED)
+COMPLETED, CANCELLED, NO_REASON = int(Outcome.COMPLETED), int(Outcome.CANCELLED), int(Reason.NONE)
 
 OVERFULL = -1
 """The event log had too little room; nothing else can stop a run."""
@@ -97,7 +98,8 @@ def start_batch(
     if timed or clockwork.wrong[engine] == 1:
         for member in range(batch[c.B_COUNT]):
             row = row_of(traffic, state.members[slot, member, c.M_TAG])
-            record.attempts[row, A_WRONG] |= clockwork.wrong[engine]
+            if clockwork.wrong[engine] == 1:
+                record.attempts[row, A_WRONG] = 1
             if timed:
                 record.timeline[row, stage, T_DISPATCHED_NS] = now_ns
                 record.timeline[row, stage, T_BATCH_ROWS] = batch[c.B_ROWS]
@@ -115,6 +117,8 @@ def end_attempt(
     attempt[A_REASON] = effect[c.F_B]
     attempt[A_HINT_NS] = effect[c.F_C]
     attempt[A_END_NS] = now_ns
+    if record.timeline.shape[0] > 0 and effect[c.F_A] == COMPLETED and effect[c.F_B] == NO_REASON:
+        record.timeline[row, effect[c.F_D], T_DONE_NS] = now_ns
     record.ended[record.counts[N_ENDED]] = row
     record.counts[N_ENDED] += 1
     # One that has cancelled planned itself what comes next.
@@ -189,11 +193,12 @@ def complete(
     if not last or record.events.shape[0] > 0:
         for member in range(state.batches[slot, c.B_COUNT]):
             row = row_of(traffic, state.members[slot, member, c.M_TAG])
-            work = traffic.requests[row if row < rows else row % rows, Q_WORK]
+            work = asked(traffic, row if row < rows else row % rows, Q_WORK)
             results[member, 0] = traffic.items[work, following]
             results[member, 1] = traffic.bucket[work, following]
             log_event(record, (events.RESULT, now_ns, results[member, 0], results[member, 1]))
-    if record.timeline.shape[0] > 0:
+    # What the last stage has done is said by an outcome.
+    if not last and record.timeline.shape[0] > 0:
         for member in range(state.batches[slot, c.B_COUNT]):
             belongs = state.members[slot, member]
             # One that has left the batch meanwhile runs elsewhere, or has ended.
@@ -215,6 +220,8 @@ def begin_attempt(now_ns: int, record: Record, row: int, tag: int) -> None:
     """Begin the rows of an attempt that reaches the core."""
     record.attempts[row, A_TAG] = tag
     record.attempts[row, A_START_NS] = now_ns
+    record.attempts[row, A_OUTCOME] = 0
+    record.attempts[row, A_WRONG] = 0
     if record.timeline.shape[0] > 0:
         begin_passage(record.timeline[row, 0])
         for stage in range(1, record.timeline.shape[1]):
@@ -236,9 +243,9 @@ def attempt(
 ) -> None:
     """An attempt of a request arrives."""
     rows = traffic.arrival_ns.shape[0]
-    asked = traffic.requests[row if row < rows else row % rows]
+    request = row if row < rows else row % rows
     number = 1 if row < rows else row // rows + 1
-    relative_ns = asked[Q_DEADLINE_NS]
+    relative_ns = asked(traffic, request, Q_DEADLINE_NS)
     if behaviour.timeout_ns > 0:
         clients.start_waiting(now_ns, seed, behaviour, diary, tag)
         if behaviour.states_deadline == 1:
@@ -246,14 +253,15 @@ def attempt(
         if behaviour.states_attempt == 0:
             number = 1
     deadline_ns = now_ns + relative_ns if relative_ns < c.FOREVER else c.FOREVER
-    items = traffic.items[asked[Q_WORK], 0]
-    bucket = traffic.bucket[asked[Q_WORK], 0]
-    tokens = asked[Q_TOKENS]
-    source = asked[Q_SOURCE]
-    priority = asked[Q_PRIORITY]
-    level = asked[Q_PRECISION]
-    owner = asked[Q_TENANT]
-    key = asked[Q_KEY]
+    work = asked(traffic, request, Q_WORK)
+    items = traffic.items[work, 0]
+    bucket = traffic.bucket[work, 0]
+    tokens = asked(traffic, request, Q_TOKENS)
+    source = asked(traffic, request, Q_SOURCE)
+    priority = asked(traffic, request, Q_PRIORITY)
+    level = asked(traffic, request, Q_PRECISION)
+    owner = asked(traffic, request, Q_TENANT)
+    key = asked(traffic, request, Q_KEY)
     begin_attempt(now_ns, record, row, tag)
     log_event(
         record,
@@ -347,6 +355,12 @@ def befall(
     return False
 
 
+@kernel
+def due_ns(faults: Int64s, fault: int) -> int:
+    """When a fault befalls; FOREVER: there are no more."""
+    return int(faults[fault, FAULT_AT_NS]) if fault < faults.shape[0] else c.FOREVER
+
+
 @entry(inlined=False)
 def run(
     seed: int,
@@ -383,26 +397,27 @@ def run(
     arrival = traffic.carried.shape[0]
     to_tag = traffic.first_tag - arrival
     fault = record.counts[N_FAULTS]
+    fault_ns = due_ns(faults, fault)
     while arrival < rows or traffic.more == 0:
         done_slot = clockwork.earliest[1]
         done_ns = clockwork.done_ns[done_slot]
         timer_ns = state.counters[c.C_NEXT_TIMER_NS]
         client_ns = clients.due_ns(diary)
         arrival_ns = traffic.arrival_ns[arrival] if arrival < rows else c.FOREVER
-        fault_ns = faults[fault, FAULT_AT_NS] if fault < faults.shape[0] else c.FOREVER
         others_ns = min(done_ns, timer_ns, client_ns)
+        is_arrival = arrival_ns < min(others_ns, fault_ns)
         # Faults after the last request change nothing, but one may be what a standing engine waits for.
-        if min(others_ns, arrival_ns) == c.FOREVER and (fault_ns == c.FOREVER or state.counters[c.C_IN_SYSTEM] == 0):
+        only_faults = not is_arrival and min(others_ns, arrival_ns) == c.FOREVER
+        if only_faults and (fault_ns == c.FOREVER or state.counters[c.C_IN_SYSTEM] == 0):
             break
-        others_ns = min(others_ns, fault_ns)
-        now_ns = min(others_ns, arrival_ns)
+        now_ns = min(others_ns, fault_ns, arrival_ns)
         if record.events.shape[0] > 0 and (
             record.counts[N_EVENTS] + state.members.shape[1] + 2 > record.events.shape[0]
             or record.counts[N_EFFECTS] + state.effects.shape[0] > record.effects.shape[0]
         ):
             return OVERFULL
         called = True
-        if arrival_ns < others_ns:
+        if is_arrival:
             attempt(now_ns, seed, arrival, arrival + to_tag, tables, state, traffic, behaviour, diary, record)
             arrival += 1
         elif done_ns == now_ns:
@@ -415,6 +430,7 @@ def run(
         elif fault_ns == now_ns:
             called = befall(now_ns, faults[fault], tables, state, service, clockwork, record)
             fault += 1
+            fault_ns = due_ns(faults, fault)
             record.counts[N_FAULTS] = fault
         else:
             called = client_acts(now_ns, seed, tables, state, traffic, behaviour, diary, record)

@@ -6,7 +6,7 @@ What a policy expects stays as the profile has it, as it would in life: the mach
 import msgspec
 import numpy as np
 
-from loadslice.sim.simulate import Prepared
+from loadslice.sim.course import Prepared
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.pipeline import Pipeline, Stage
 from loadslice.spec.uncertainty import factors

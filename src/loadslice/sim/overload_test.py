@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from loadslice.policy import columns as c
 from loadslice.sim import journal, simulate
 from loadslice.sim.faults_test import TIMES, plan
 from loadslice.spec.errors import InputError
@@ -96,7 +97,7 @@ def test_a_simulated_journal_keeps_tenant_and_version(tmp_path: Path) -> None:
     finished = simulate.run(simulate.prepare(trace, pipeline, latency), journal=True)
     table = journal.requests(finished)
     assert table["tenant"].to_list() == ["a", None] * 500
-    sent = int(finished.state.counters[simulate.c.C_SPLIT_SENT])
+    sent = int(finished.state.counters[c.C_SPLIT_SENT])
     assert sent == 50
     served = table.filter(pl.col("outcome") == "completed")["version"].value_counts()
     assert set(served["version"].to_list()) == {"stable", "canary"}

@@ -9,6 +9,7 @@ import pytest
 
 from loadslice.policy import invariants
 from loadslice.sim import addition, memory, pieces, simulate, tally
+from loadslice.sim import record as r
 from loadslice.spec.errors import InputError
 from loadslice.spec.faults import Fault
 from loadslice.spec.latency import Entry, InputWork, LatencyTable, Milliseconds, StageWork
@@ -89,8 +90,11 @@ def without_stages(result: Simulation) -> Simulation:
 
 
 @pytest.mark.parametrize("inputs", [False, True])
-@pytest.mark.parametrize("rows", [1, 7, 256, REQUESTS])
-def test_parts_of_any_size_give_the_result_of_the_whole_digest_included(rows: int, inputs: bool) -> None:
+@pytest.mark.parametrize(("rows", "piece_rows"), [(1, 9), (7, 2), (256, 100), (REQUESTS, 3), (REQUESTS, REQUESTS)])
+def test_parts_of_any_size_give_the_result_of_the_whole_digest_included(
+    rows: int, piece_rows: int, inputs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE_ROWS", piece_rows)
     frame = trace().drop("items") if inputs else trace()
     prepared = simulate.prepare(frame, plan(), profile(inputs=inputs), seed=3, faults=[HANG])
     whole = simulate.run(prepared, seed=3)
@@ -103,13 +107,10 @@ def test_parts_of_any_size_give_the_result_of_the_whole_digest_included(rows: in
     invariants.check_idle(parts.state)
 
 
-def test_pieces_of_parts_are_the_parts_again_and_the_last_is_told() -> None:
-    rows = [0, 1, pieces.PIECE_ROWS, pieces.PIECE_ROWS + 1]
-    parts = [pl.DataFrame({"at": np.arange(count)}) for count in rows]
-    found = list(pieces.in_pieces(parts))
-    assert [piece.height for piece, _ in found] == [0, 1, pieces.PIECE_ROWS, pieces.PIECE_ROWS, 1]
-    assert pl.concat([piece for piece, _ in found]).equals(pl.concat(parts))
-    assert [more for _, more in found] == [1, 1, 1, 1, 0]
+def test_of_each_part_it_is_told_whether_another_follows() -> None:
+    assert list(pieces.and_whether_more(iter([]))) == []
+    assert list(pieces.and_whether_more(iter([7]))) == [(7, False)]
+    assert list(pieces.and_whether_more(iter([7, 8, 9]))) == [(7, True), (8, True), (9, False)]
 
 
 def test_an_empty_trace_in_parts_is_one_readable_line() -> None:
@@ -132,6 +133,33 @@ def test_the_histogram_is_as_near_to_the_true_percentiles_as_it_says(monkeypatch
     assert found.latency_ms.mean == pytest.approx(times_ms.mean(), rel=1e-12)
     for share, percentile in ((50, found.latency_ms.p50), (95, found.latency_ms.p95), (99, found.latency_ms.p99)):
         assert percentile == pytest.approx(np.percentile(times_ms, share, method="lower"), rel=tally.ERROR_MAX)
+
+
+def read_back(words: list[int]) -> Iterator[list[int]]:
+    """Tag, start, outcome, reason, end and hint of each attempt that `addition.say` has put into words."""
+    end_ns = 0
+    while words:
+        what, *times = words[: addition.LONG_WORDS if words[0] & 1 else addition.SHORT_WORDS]
+        words = words[1 + len(times) :]
+        if what & 1:
+            end_ns, start_ns, hint_ns = times
+        else:
+            end_ns, hint_ns = end_ns + (times[0] >> 32), 0
+            start_ns = end_ns - (times[0] & 0xFFFFFFFF)
+        yield [what >> 11, start_ns, what >> 1 & 7, what >> 4 & 127, end_ns, hint_ns]
+
+
+def test_all_that_is_known_of_an_attempts_end_is_hashed() -> None:
+    last = pl.DataFrame({"arrival_s": [900.0], "items": [9]})  # nothing ends for longer than 31 bits hold
+    prepared = simulate.prepare(pl.concat([trace(), last], how="diagonal_relaxed"), plan(), profile(), faults=[HANG])
+    run = simulate.run(prepared)
+    sums = addition.no_sums()
+    addition.add_up(0, len(run.record.ended), 0, run.traffic, run.record, sums)
+    words = sums.said[: sums.totals[addition.S_WORDS]].tolist()
+    known = run.record.attempts[run.record.ended, : r.A_HINT_NS + 1].tolist()
+    assert list(read_back(words)) == known
+    assert addition.SHORT_WORDS * len(known) < len(words) < addition.LONG_WORDS * len(known)
+    assert max(end for *_, end, _ in known) > 2**31 + sorted(end for *_, end, _ in known)[-2]
 
 
 def test_every_cell_of_the_histogram_is_as_narrow_as_it_says() -> None:

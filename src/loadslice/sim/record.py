@@ -38,8 +38,9 @@ overhead: time outside the core, added to its latency."""
 ) = range(8)
 QUEUE_EXACT = 1024
 """Queue lengths below it are counted one by one; of those above, each doubling has half as many cells."""
-QUEUE_SEEN = QUEUE_EXACT + 10 * QUEUE_EXACT // 2
-"""Cells: up to a million that wait; more are counted as that."""
+QUEUE_SEEN = QUEUE_EXACT + 10 * QUEUE_EXACT // 2 + 8
+"""Cells: up to a million that wait; more are counted as that. A few more, so that rows do not begin whole pages apart:
+equal queues of many engines would all want the same place in the cache."""
 N_EVENTS, N_EFFECTS, N_CALLS, N_ENDED, N_FAULTS, N_COUNTS = range(6)
 
 
@@ -47,25 +48,43 @@ N_EVENTS, N_EFFECTS, N_CALLS, N_ENDED, N_FAULTS, N_COUNTS = range(6)
 class Traffic(NamedTuple):
     """Requests in arrival order. N rows, the first C of them of requests that earlier parts left inside."""
 
-    carried: Int64s
-    """[C] their tags, rising"""
+    carried: Annotated[Int64s, "C"]
+    """Their tags, rising"""
     first_tag: int
     """Tag of row C; the tags of later rows follow"""
     more: int
     """1: another part follows"""
-    arrival_ns: Int64s
-    """[N] not falling"""
-    requests: Annotated[Int64s, REQUEST_COLUMNS]
-    """[N, REQUEST_COLUMNS]"""
-    items: Int64s
-    """[W, S] rows that a kind of work asks of a stage"""
-    bucket: Int64s
-    """[W, S]"""
+    arrival_ns: Annotated[Int64s, "N"]
+    """Not falling"""
+    alike: Annotated[Int64s, REQUEST_COLUMNS]
+    """What each request asks, but for the columns in which they differ"""
+    place: Annotated[Int64s, REQUEST_COLUMNS]
+    """Row of ``values`` that holds a column; -1: all are alike in it"""
+    values: Annotated[Int64s, "D", "M"]
+    """What requests ask in D columns, for the M of the part"""
+    first: int
+    """Column of ``values`` that is row 0's; those of later rows follow"""
+    items: Annotated[Int64s, "W", "S"]
+    """Rows that a kind of work asks of a stage"""
+    bucket: Annotated[Int64s, "W", "S"]
+
+    def column(self, column: int) -> Int64s:
+        """What each request asks in one respect, [N]."""
+        rows = len(self.arrival_ns)
+        if self.place[column] < 0:
+            return np.full(rows, self.alike[column])
+        own: Int64s = self.values[self.place[column], self.first : self.first + rows]
+        return own
 
     @property
     def work(self) -> Int64s:
         """Row of ``items`` and ``bucket``, [N]."""
-        return self.requests[:, Q_WORK]
+        return self.column(Q_WORK)
+
+    def chosen(self, rows: Int64s | slice) -> "Traffic":
+        """Some of the requests, with the times at which they arrive."""
+        values = self.values[:, self.first : self.first + len(self.arrival_ns)][:, rows]
+        return self._replace(arrival_ns=self.arrival_ns[rows], values=np.ascontiguousarray(values), first=0)
 
 
 NO_TRAFFIC = Traffic(
@@ -73,7 +92,10 @@ NO_TRAFFIC = Traffic(
     first_tag=0,
     more=0,
     arrival_ns=np.zeros(0, np.int64),
-    requests=np.zeros((0, REQUEST_COLUMNS), np.int64),
+    alike=np.zeros(REQUEST_COLUMNS, np.int64),
+    place=np.full(REQUEST_COLUMNS, -1, np.int64),
+    values=np.zeros((0, 0), np.int64),
+    first=0,
     items=np.zeros((0, 0), np.int64),
     bucket=np.zeros((0, 0), np.int64),
 )
@@ -83,22 +105,20 @@ NO_TRAFFIC = Traffic(
 class Record(NamedTuple):
     """What a run leaves behind. A attempts: as many as requests unless clients come back."""
 
-    attempts: Annotated[Int64s, ATTEMPT_COLUMNS]
-    """[A, ATTEMPT_COLUMNS]"""
-    ended: Int64s
-    """[A] rows of attempts in the order in which they ended, ``counts[N_ENDED]`` of them"""
-    timeline: Annotated[Int64s, TIMELINE_COLUMNS]
-    """[A or 0, S, TIMELINE_COLUMNS]"""
-    queue_seen: Annotated[Int64s, QUEUE_SEEN]
-    """[E, QUEUE_SEEN] placements by how many waited, themselves included, once what could start had started"""
-    batches_j: Float64s
-    """[E] energy of batches whose energy was measured, joules"""
+    attempts: Annotated[Int64s, "A", ATTEMPT_COLUMNS]
+    ended: Annotated[Int64s, "A"]
+    """Rows of attempts in the order in which they ended, ``counts[N_ENDED]`` of them"""
+    timeline: Annotated[Int64s, "A or 0", "S", TIMELINE_COLUMNS]
+    queue_seen: Annotated[Int64s, "E", QUEUE_SEEN]
+    """Placements by how many waited, themselves included, once what could start had started"""
+    batches_j: Annotated[Float64s, "E"]
+    """Energy of batches whose energy was measured, joules"""
     events: Int64s
     """[capacity or 0, EVENT_COLUMNS]"""
     effects: Int64s
     """[capacity or 0, EFFECT_COLUMNS]"""
     counts: Annotated[Int64s, N_COUNTS]
-    """[N_COUNTS] event rows, effect rows, core calls, ends, faults that have befallen"""
+    """Event rows, effect rows, core calls, ends, faults that have befallen"""
 
     @property
     def start_ns(self) -> Int64s:
@@ -141,6 +161,27 @@ def row_of(traffic: Traffic, tag: int) -> int:
         else:
             high = middle
     return low
+
+
+@kernel
+def asked(traffic: Traffic, row: int, column: int) -> int:
+    """What a request asks in one respect."""
+    place = traffic.place[column]
+    return int(traffic.alike[column] if place < 0 else traffic.values[place, traffic.first + row])
+
+
+@entry(inlined=False)
+def find_inside(record: Record, inside: Int64s) -> int:
+    """Fill ``inside`` with the rows of attempts that have not ended, rising; of the latest ones where it is short."""
+    left = inside.shape[0]
+    row = record.attempts.shape[0]
+    # From the end on: all but a few stand there.
+    while left > 0 and row > 0:
+        row -= 1
+        if record.attempts[row, A_OUTCOME] == 0:
+            left -= 1
+            inside[left] = row
+    return int(left)
 
 
 @entry(inlined=False)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadslice.sim import simulate
+from loadslice.sim.course import Prepared
 from loadslice.sim.draws import t_95
 from loadslice.sim.model_error import of_draw
 from loadslice.sim.service import of_run, quantile_function
@@ -20,7 +21,7 @@ Interval = tuple[float, float]
 
 
 def run(
-    prepared: simulate.Prepared, *, seed: int, replicas: int, latency: LatencyTable | None = None
+    prepared: Prepared, *, seed: int, replicas: int, latency: LatencyTable | None = None
 ) -> tuple[simulate.Run, dict[str, Interval]]:
     """Run ``replicas`` times with seeds ``seed``, ``seed + 1``, ...
 
@@ -53,7 +54,7 @@ def _interval(name: str, values: list[float], by_factors: bool) -> Interval:
     return interval(values)
 
 
-def in_run(prepared: simulate.Prepared, seed: int) -> simulate.Prepared:
+def in_run(prepared: Prepared, seed: int) -> Prepared:
     """The same machine in one of its runs, where the profile knows how far they differ."""
     service, longer = of_run(prepared.service, seed)
     return prepared._replace(service=service, overhead=_scaled(prepared.overhead, longer))

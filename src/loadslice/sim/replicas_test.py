@@ -2,6 +2,7 @@ import numpy as np
 import polars as pl
 
 from loadslice.sim import replicas, simulate
+from loadslice.sim.course import Prepared
 from loadslice.sim.faults_test import TIMES, plan
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
 
@@ -19,7 +20,7 @@ NOISY = LatencyTable(
 )
 
 
-def prepared(latency: LatencyTable) -> simulate.Prepared:
+def prepared(latency: LatencyTable) -> Prepared:
     return simulate.prepare(pl.DataFrame({"arrival_s": np.arange(300) * 0.012}), plan(), latency)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadslice.policy.estimate import typical_ms
-from loadslice.policy.kernel import by_reference, kernel
+from loadslice.policy.kernel import by_reference, called, kernel
 from loadslice.policy.kernel import entry as called_from_python
 from loadslice.policy.tables import Int64s, versions
 from loadslice.sim.crowding import company, measured_crowding, shared_cores, shared_threads
@@ -43,34 +43,32 @@ _NS_PER_MS = 1_000_000
 class Service(NamedTuple):
     """Service-time distributions. S stages, E engines, B lanes (buckets, once per version), K row counts."""
 
-    knots: Int64s
-    """[S, E, B, K] row counts that were measured, ascending; 0 marks the end"""
-    family: Int64s
-    """[S, E, B, K]"""
-    scale: Annotated[Float64s, 2]
-    """[S, E, B, K, 2] mean in ns; sigma of the logarithm"""
-    quantile_ns: Annotated[Float64s, GRID]
-    """[S, E, B, K, GRID]"""
-    contention: Float64s
-    """[S, E, B] slow-down beside other work on this machine, at least 1"""
-    threads: Int64s
-    """[E] processor threads a busy slot keeps busy on the machine that is shared"""
+    knots: Annotated[Int64s, "S", "E", "B", "K"]
+    """Row counts that were measured, ascending; 0 marks the end"""
+    family: Annotated[Int64s, "S", "E", "B", "K"]
+    scale: Annotated[Float64s, "S", "E", "B", "K", 2]
+    """Mean in ns; sigma of the logarithm"""
+    quantile_ns: Annotated[Float64s, "S", "E", "B", "K", GRID]
+    contention: Annotated[Float64s, "S", "E", "B"]
+    """Slow-down beside other work on this machine, at least 1"""
+    threads: Annotated[Int64s, "E"]
+    """Processor threads a busy slot keeps busy on the machine that is shared"""
     cores: float
     """Processor cores that are shared; inf: engines do not share any"""
     handover_ns: Annotated[Float64s, GRID]
-    """[GRID] quantiles of the time a batch holds its slot beside its service"""
+    """Quantiles of the time a batch holds its slot beside its service"""
     background: float
     """Threads that are busy beside all engines on average: front, hand-over and load generator"""
-    company: Int64s
-    """[S, E] threads of other slots at which ``contention`` is full"""
-    machine: Int64s
-    """[E] whose slow periods an engine has: 0 for those of the shared processor, else its own index plus 1"""
+    company: Annotated[Int64s, "S", "E"]
+    """Threads of other slots at which ``contention`` is full"""
+    machine: Annotated[Int64s, "E"]
+    """Whose slow periods an engine has: 0 for those of the shared processor, else its own index plus 1"""
     likeness: float
     """Share of the variation that all work of one period has in common; 0: every draw is by itself"""
     period_ns: float
     """Length of one period"""
-    between_runs: Float64s
-    """[2] standard deviation of a whole run's speed, as a share of it: of engines, of the time beside them"""
+    between_runs: Annotated[Float64s, 2]
+    """Standard deviation of a whole run's speed, as a share of it: of engines, of the time beside them"""
     pace: float
     """This run's time per unit of work; 1: as measured"""
 
@@ -256,7 +254,7 @@ PERIOD, RUN = 10_000, 10_001
 """Purposes of the draws that a period's and a run's work have in common."""
 
 
-@kernel
+@called
 def score(service: Service, seed: int, now_ns: int, tag: int, stage: int, engine: int) -> float:
     """A draw's standard normal score, alike within one period of the machine."""
     own = normal(seed, tag, stage)
@@ -276,19 +274,16 @@ def luck(service: Service, seed: int, now_ns: int, tag: int, stage: int, engine:
 
 @kernel
 def draw_at(
-    service: Service, seed: int, now_ns: int, tag: int, stage: int, engine: int, bucket: int, knot: int
+    service: Service, seed: int, now_ns: int, tag: int, stage: int, engine: int, bucket: int, knot: int, share: float
 ) -> float:
-    """One service time in ns at a measured row count."""
+    """One service time in ns at a measured row count; ``share`` is the batch's `luck`."""
     family = service.family[stage, engine, bucket, knot]
     if family == QUANTILES:
-        return on_grid(
-            service.quantile_ns[stage, engine, bucket, knot], luck(service, seed, now_ns, tag, stage, engine)
-        )
+        return on_grid(service.quantile_ns[stage, engine, bucket, knot], share)
     mean_ns = service.scale[stage, engine, bucket, knot, 0]
     if family == CONSTANT:
         return float(mean_ns)
     if family == EXPONENTIAL:
-        share = luck(service, seed, now_ns, tag, stage, engine)
         # Without slow periods either end may be the slow one; with them a high quantile must be a long time.
         return float(mean_ns * -math.log(share if service.likeness == 0.0 else max(1.0 - share, 1e-12)))
     sigma = service.scale[stage, engine, bucket, knot, 1]
@@ -318,14 +313,15 @@ def draw_ns(
     upper = 0
     while upper + 1 < knots.shape[0] and knots[upper] < rows and knots[upper + 1] > 0:
         upper += 1
-    at_upper = draw_at(service, seed, now_ns, tag, stage, engine, bucket, upper)
+    share = luck(service, seed, now_ns, tag, stage, engine)
+    at_upper = draw_at(service, seed, now_ns, tag, stage, engine, bucket, upper, share)
     if knots[upper] < rows:
         return max(1.0, float(at_upper * rows / knots[upper]))
     if knots[upper] == rows or upper == 0:
         return max(1.0, at_upper)
-    at_lower = draw_at(service, seed, now_ns, tag, stage, engine, bucket, upper - 1)
-    share = (rows - knots[upper - 1]) / (knots[upper] - knots[upper - 1])
-    return max(1.0, float(at_lower + share * (at_upper - at_lower)))
+    at_lower = draw_at(service, seed, now_ns, tag, stage, engine, bucket, upper - 1, share)
+    way = (rows - knots[upper - 1]) / (knots[upper] - knots[upper - 1])
+    return max(1.0, float(at_lower + way * (at_upper - at_lower)))
 
 
 @kernel

@@ -7,18 +7,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from loadslice.policy import columns as c
-from loadslice.policy import events
-from loadslice.policy.tables import Int64s, State, Tables, fresh, lower, rule_sources
+from loadslice.policy.tables import Int64s, State, Tables, lower, rule_sources
 from loadslice.sim import cost, energy, figures, loop
 from loadslice.sim import record as r
 from loadslice.sim import tally as sums
-from loadslice.sim.clients import Behaviour, empty_diary, lower_clients
-from loadslice.sim.clockwork import idle_clockwork
+from loadslice.sim.clients import Behaviour, lower_clients
+from loadslice.sim.course import Course, Prepared
 from loadslice.sim.faults import lower_faults
-from loadslice.sim.pieces import in_pieces
+from loadslice.sim.pieces import Pieces, and_whether_more
 from loadslice.sim.record import NO_TRAFFIC, Record, Traffic
-from loadslice.sim.service import GRID, Float64s, Service, lower_service, quantile_function
+from loadslice.sim.service import Float64s, lower_service
 from loadslice.sim.tally import Tally
 from loadslice.sim.traffic import Intake
 from loadslice.spec import simulation as spec
@@ -51,21 +49,6 @@ class Run(NamedTuple):
     """Sums over all parts; ``None``: there is one part, and `tallied` adds it up when it is asked for"""
     warnings: list[str]
     seed: int
-    basis: spec.Basis
-
-
-class Prepared(NamedTuple):
-    """Everything lowered once; several seeds or speeds may be run from it."""
-
-    pipeline: Pipeline
-    tables: Tables
-    service: Service
-    energy: energy.Energy
-    traffic: Traffic
-    overhead: Milliseconds | None
-    faults: Int64s
-    behaviour: Behaviour
-    warnings: list[str]
     basis: spec.Basis
 
 
@@ -157,7 +140,10 @@ def warm() -> None:
     latency = LatencyTable(
         entries=[Entry(variant="v", engine="e", batch=1, latency_ms=times, basis="modelled")],
     )
-    tallied(run(prepare(pl.DataFrame({"arrival_s": [0.0, 0.1]}), pipeline, latency), journal=True))
+    trace = pl.DataFrame({"arrival_s": [0.0, 0.1]})
+    tallied(run(prepare(trace, pipeline, latency), journal=True))
+    run_parts(trace.iter_slices(1), pipeline, latency, rate_per_s=1.0)
+    sums.warm()
 
 
 def run(prepared: Prepared, *, seed: int = 0, journal: bool = False, stages: bool = True) -> Run:
@@ -177,7 +163,7 @@ def run(prepared: Prepared, *, seed: int = 0, journal: bool = False, stages: boo
     timed = journal or (stages and attempts * stage_count <= TIMELINE_CELLS_MAX)
     log_rows = attempts * (3 * stage_count + 4) + 1_024 if journal else 0
     while True:
-        course = _Course(prepared, seed, log_rows)
+        course = Course(prepared, seed, log_rows)
         record = course.record(attempts, timed=timed)
         if course.advance(prepared.traffic, record) != loop.OVERFULL:
             break
@@ -185,7 +171,7 @@ def run(prepared: Prepared, *, seed: int = 0, journal: bool = False, stages: boo
     # Of clients that may come back, most attempts are never made; any other run makes all of them.
     made = requests if attempts == requests else int(np.count_nonzero(record.start_ns >= 0))
     assert record.counts[r.N_ENDED] == made, "exactly one outcome per attempt"
-    return course.finished(prepared.traffic, record, requests, None, prepared.warnings)
+    return _finished(course, prepared.traffic, record, requests, None, prepared.warnings)
 
 
 def run_parts(
@@ -216,117 +202,37 @@ def run_parts(
         InputError: As `prepare`; a part that does not fit is found when its turn comes.
     """
     prepared = _prepare(pipeline, latency, rate_per_s, faults, None, pipeline_path)
-    intake, course, tally = Intake(pipeline, latency, seed=seed), _Course(prepared, seed, 0), Tally()
-    traffic, record = NO_TRAFFIC, course.record(0, timed=False)
+    intake, course, tally = Intake(pipeline, latency, seed=seed), Course(prepared, seed, 0), Tally()
+    pieces = Pieces(course)
     requests = 0
-    for piece, more in in_pieces(parts):
-        requests += piece.height
-        inside = np.flatnonzero(record.outcome == Outcome.NONE)
-        lowered = intake.lower(piece, carried=len(inside))
-        traffic, record = course.follow(traffic, record, inside, lowered, more=more)
-        course.advance(traffic, record)
-        tally.add(traffic, record)
+    for part, more in and_whether_more(parts):
+        requests += part.height
+        for _ in pieces.of_part(intake.lower(part, pieces.room), more=more):
+            tally.add(pieces.traffic, pieces.record)
     if requests == 0:
         intake.lower(pl.DataFrame({"arrival_s": []}))
     assert tally.attempts == requests, "exactly one outcome per request"
-    return course.finished(traffic, record, requests, tally, prepared.warnings + intake.warnings)
+    return _finished(course, pieces.traffic, pieces.record, requests, tally, prepared.warnings + intake.warnings)
 
 
-class _Course:
-    """One run under way: what lasts from its first part to its last."""
-
-    def __init__(self, prepared: Prepared, seed: int, log_rows: int) -> None:
-        self._prepared = prepared
-        self._seed = seed
-        self._state = fresh(prepared.tables, prepared.pipeline.max_requests)
-        self._clockwork = idle_clockwork(self._state)
-        self._draws = np.random.default_rng(seed + 1)
-        engines = len(prepared.tables.engines)
-        self._lasting = Record(
-            attempts=np.zeros((0, r.ATTEMPT_COLUMNS), np.int64),
-            ended=np.zeros(0, np.int64),
-            timeline=np.zeros((0, len(prepared.tables.stages), r.TIMELINE_COLUMNS), np.int64),
-            queue_seen=np.zeros((engines, r.QUEUE_SEEN), np.int64),
-            batches_j=np.zeros(engines),
-            events=np.zeros((log_rows, events.EVENT_COLUMNS), np.int64),
-            effects=np.zeros((log_rows + len(self._state.effects) if log_rows else 0, c.EFFECT_COLUMNS), np.int64),
-            counts=np.zeros(r.N_COUNTS, np.int64),
-        )
-
-    def record(self, attempts: int, *, timed: bool, carried: int = 0) -> Record:
-        """Room for what becomes of so many attempts, the first ``carried`` of which are known already."""
-        rows = np.zeros((attempts, r.ATTEMPT_COLUMNS), np.int64)
-        # Of clients that may come back, most do not: those attempts keep these. Any other row the loop begins itself,
-        # when it is in the cache anyway: filled before, 128 bytes an attempt cost a tenth of the run.
-        some_stay_away = self._prepared.behaviour.attempts > 1
-        if some_stay_away:
-            rows[:, r.A_START_NS] = -1
-        if self._prepared.overhead is not None:
-            rows[carried:, r.A_OVERHEAD_NS] = np.interp(
-                self._draws.random(attempts - carried),
-                np.linspace(0.0, 1.0, GRID),
-                quantile_function(self._prepared.overhead),
-            )
-        shape = (attempts if timed else 0, *self._lasting.timeline.shape[1:])
-        timeline = np.full(shape, -1, np.int64) if some_stay_away else np.empty(shape, np.int64)
-        self._lasting.counts[r.N_ENDED] = 0
-        return self._lasting._replace(attempts=rows, ended=np.empty(attempts, np.int64), timeline=timeline)
-
-    def follow(
-        self, before: Traffic, left: Record, inside: Int64s, part: Traffic, *, more: int
-    ) -> tuple[Traffic, Record]:
-        """A part and its record, which begin with the requests that the part before has left inside.
-
-        Args:
-            before: The part before.
-            left: Its record.
-            inside: Rows of the requests it has left.
-            part: Lowered with room for those.
-            more: 1: another part follows.
-        """
-        carried = len(inside)
-        record = self.record(len(part.arrival_ns), timed=False, carried=carried)
-        record.attempts[:carried] = left.attempts[inside]
-        part.arrival_ns[:carried] = before.arrival_ns[inside]
-        part.requests[:carried] = before.requests[inside]
-        return part._replace(carried=record.attempts[:carried, r.A_TAG].copy(), more=more), record
-
-    def advance(self, traffic: Traffic, record: Record) -> int:
-        """Simulate to the end of a part; the answer of `loop.run`."""
-        prepared, behaviour = self._prepared, self._prepared.behaviour
-        return loop.run(
-            self._seed,
-            prepared.tables,
-            self._state,
-            prepared.service,
-            prepared.energy,
-            traffic,
-            prepared.faults,
-            behaviour,
-            empty_diary(len(traffic.arrival_ns), behaviour),
-            self._clockwork,
-            record,
-        )
-
-    def finished(
-        self, traffic: Traffic, record: Record, requests: int, tally: Tally | None, warnings: list[str]
-    ) -> Run:
-        """What is left when all is over."""
-        prepared = self._prepared
-        return Run(
-            prepared.pipeline,
-            prepared.tables,
-            prepared.energy,
-            self._state,
-            traffic,
-            record,
-            prepared.behaviour,
-            requests,
-            tally,
-            warnings,
-            self._seed,
-            prepared.basis,
-        )
+def _finished(
+    course: Course, traffic: Traffic, record: Record, requests: int, tally: Tally | None, warnings: list[str]
+) -> Run:
+    prepared = course.prepared
+    return Run(
+        prepared.pipeline,
+        prepared.tables,
+        prepared.energy,
+        course.state,
+        traffic,
+        record,
+        prepared.behaviour,
+        requests,
+        tally,
+        warnings,
+        course.seed,
+        prepared.basis,
+    )
 
 
 def tallied(finished: Run) -> Tally:
@@ -359,7 +265,7 @@ def taken_ns(finished: Run) -> Int64s:
 
 def in_time(finished: Run) -> NDArray[np.bool_]:
     """Attempts that were answered well before their deadline, and while their client was still there."""
-    deadline_ns = np.tile(finished.traffic.requests[:, r.Q_DEADLINE_NS], finished.behaviour.attempts)
+    deadline_ns = np.tile(finished.traffic.column(r.Q_DEADLINE_NS), finished.behaviour.attempts)
     if finished.behaviour.timeout_ns:
         deadline_ns = np.minimum(deadline_ns, finished.behaviour.timeout_ns)
     return answered(finished) & (taken_ns(finished) <= deadline_ns)

@@ -46,7 +46,8 @@ class Tally:
         for first in range(0, ended, a.BLOCK):
             count = min(a.BLOCK, ended - first)
             answered = a.add_up(first, count, self._timeout_ns, traffic, record, self._sums)
-            self._sha.update(np.ascontiguousarray(self._sums.said[:count], dtype="<i8").data)
+            words = self._sums.said[: self._sums.totals[a.S_WORDS]]
+            self._sha.update(np.ascontiguousarray(words, dtype="<i8").data)
             self._keep(self._sums.taken_ns[:answered])
 
     def _keep(self, taken_ns: Int64s) -> None:
@@ -115,6 +116,11 @@ class Tally:
         cell = int(np.searchsorted(np.cumsum(self._cells), share * (self._completed - 1), side="right"))
         low, high = a.lower_end_ns(cell), a.lower_end_ns(cell + 1)
         return low if high - low <= 1.0 else (low + high) / 2
+
+
+def warm() -> None:
+    """Load or compile what only runs longer than EXACT_MAX need."""
+    a.count_cells(np.ones(1, np.int64), np.zeros(a.CELLS, np.int64))
 
 
 def taken_ns(attempts: Int64s) -> Int64s:

@@ -2,12 +2,16 @@
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from loadslice.policy import columns as c
 from loadslice.policy.tables import Int64s, rule_sources, tenant_names
 from loadslice.policy.versions import NO_KEY
 from loadslice.sim import record as r
+from loadslice.sim.arrivals import ARRIVAL_S_MAX, Arrivals, since_begin
+from loadslice.sim.inputs import draw_inputs, have_sizes
 from loadslice.sim.record import Traffic
+from loadslice.sim.room import Room
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import InputWork, LatencyTable
 from loadslice.spec.pipeline import CLASSES, DEADLINE_MS_MAX, Pipeline, Stage
@@ -15,10 +19,11 @@ from loadslice.spec.pipeline import CLASSES, DEADLINE_MS_MAX, Pipeline, Stage
 _NS_PER_S, _NS_PER_MS = 1_000_000_000, 1_000_000
 _DEFAULT_CLASS = CLASSES.index("critical")
 
-_ARRIVAL_S_MAX = 1e9
-"""Thirty years in either direction; later times leave too little room below FOREVER."""
-_ALIKE = 256
-"""Rows that are filled at once; they stay in the cache nearest to the processor."""
+_NO_CLASS = len(CLASSES)
+_CLASS_OF_LENGTH = np.full(max(map(len, CLASSES)) + 2, _NO_CLASS, np.uint8)
+"""Each class by the length of its name, so that a text is asked for one name only: looking up takes twice as long."""
+_CLASS_OF_LENGTH[[len(name) for name in CLASSES]] = range(len(CLASSES))
+assert len({len(name) for name in CLASSES}) == len(CLASSES)
 _SIZES_COUNTED_MAX = 1 << 16
 """Sizes below this are told apart by counting, larger ones by sorting, which takes ten times as long."""
 
@@ -69,6 +74,7 @@ class Intake:
         self._inputs = tuple(known.input for known in latency.inputs)
         self._draws = np.random.default_rng(seed)
         self._sizes: dict[int, int] = {}
+        self._input_sizes = np.array([known.size for known in latency.inputs], np.int64)
         self._items, self._bucket = _work_of_inputs(pipeline, latency.inputs)
         self._are_rows = bool((self._items == 1).all() and (self._bucket == 0).all())
         """Whether inputs, if there are any, are one row each and alike: a request of many items is many rows then."""
@@ -77,35 +83,40 @@ class Intake:
         self._first_ns = 0
         self._latest_ns = 0
 
-    def lower(self, part: pl.DataFrame, *, carried: int = 0) -> Traffic:
+    def lower(self, part: pl.DataFrame, room: Room | None = None) -> Traffic:
         """Lower the next part.
 
         Args:
             part: Rows as `lower_traffic`.
-            carried: Rows to leave room for in front of the part's own.
+            room: To lower it into, and the next part over it; ``None``: into memory of its own.
 
         Raises:
             InputError: As `lower_traffic`.
         """
         if part.height == 0:
             raise InputError("the trace is empty. Import one with `loadslice trace import`.")
-        arrival_ns = np.empty(carried + part.height, np.int64)
-        arrival_ns[carried:] = self._arrival_ns(part)
+        room = Room(0) if room is None else room
+        arrival_ns = room.arrival_ns(part.height)
+        self._arrive(part, arrival_ns[room.front :])
         priority = _priority(part)
-        requests = _table(
-            {
-                r.Q_PRIORITY: priority,
-                r.Q_DEADLINE_NS: _deadline_ns(part, self._pipeline, priority),
-                r.Q_TOKENS: _integers(part, "tokens_in", -1),
-                r.Q_SOURCE: _codes(part, "source", rule_sources(self._pipeline), unknown=-1),
-                r.Q_PRECISION: 0,
-                r.Q_WORK: self._work(part),
-                r.Q_TENANT: _codes(part, "tenant", ("", *tenant_names(self._pipeline)), unknown=0),
-                r.Q_KEY: NO_KEY,  # a trace knows of none
-            },
-            part.height,
-            carried,
-        )
+        columns = {
+            r.Q_PRIORITY: priority,
+            r.Q_DEADLINE_NS: _deadline_ns(part, self._pipeline, priority),
+            r.Q_TOKENS: _integers(part, "tokens_in", -1),
+            r.Q_SOURCE: _codes(part, "source", rule_sources(self._pipeline), unknown=-1),
+            r.Q_PRECISION: 0,
+            r.Q_WORK: self._work(part),
+            r.Q_TENANT: _codes(part, "tenant", ("", *tenant_names(self._pipeline)), unknown=0),
+            r.Q_KEY: NO_KEY,  # a trace knows of none
+        }
+        differing = {column: values for column, values in columns.items() if not isinstance(values, int)}
+        alike, place = np.zeros(r.REQUEST_COLUMNS, np.int64), np.full(r.REQUEST_COLUMNS, -1, np.int64)
+        for column in columns.keys() - differing.keys():
+            alike[column] = columns[column]
+        values = room.values(len(differing), part.height)
+        for row, column in enumerate(differing):
+            place[column] = row
+            values[row, room.front :] = differing[column]
         first_tag = self._rows
         self._rows += part.height
         return Traffic(
@@ -113,30 +124,27 @@ class Intake:
             first_tag=first_tag,
             more=0,
             arrival_ns=arrival_ns,
-            requests=requests,
+            alike=alike,
+            place=place,
+            values=values,
+            first=0,
             items=self._items,
             bucket=self._bucket,
         )
 
-    def _arrival_ns(self, part: pl.DataFrame) -> Int64s:
-        """Times since the run began; not falling, across parts neither."""
-        arrival_s = part["arrival_s"].to_numpy()
-        usable = np.abs(arrival_s) < _ARRIVAL_S_MAX  # false for NaN too
-        if not usable.all():
-            row = int(np.flatnonzero(~usable)[0])
-            raise InputError(
-                f"trace row {self._rows + row + 1}: arrival_s {arrival_s[row]:g} is not a time. "
-                "Check it with `loadslice trace info`."
-            )
-        arrival_ns = np.round(arrival_s * _NS_PER_S).astype(np.int64)
-        if self._rows == 0:
-            self._first_ns = self._latest_ns = int(arrival_ns[0])
-        falls = np.diff(arrival_ns, prepend=self._latest_ns) < 0
-        if falls.any():
-            row = self._rows + int(np.flatnonzero(falls)[0]) + 1
-            raise InputError(f"trace row {row}: arrival_s falls. Sort the trace with `loadslice trace import`.")
-        self._latest_ns = int(arrival_ns[-1])
-        return arrival_ns - self._first_ns
+    def _arrive(self, part: pl.DataFrame, arrival_ns: Int64s) -> None:
+        """Fill in times since the run began; not falling, across parts neither."""
+        stated_s = part["arrival_s"].cast(pl.Float64).to_numpy()
+        if self._rows == 0 and abs(stated_s[0]) < ARRIVAL_S_MAX:
+            self._first_ns = self._latest_ns = round(stated_s[0] * _NS_PER_S)
+        arrivals = Arrivals(np.ascontiguousarray(stated_s), arrival_ns)
+        row = since_begin(self._first_ns, self._latest_ns, arrivals)
+        if row < part.height:
+            place = f"trace row {self._rows + row + 1}: arrival_s"
+            if abs(stated_s[row]) < ARRIVAL_S_MAX:
+                raise InputError(f"{place} falls. Sort the trace with `loadslice trace import`.")
+            raise InputError(f"{place} {stated_s[row]:g} is not a time. Check it with `loadslice trace info`.")
+        self._latest_ns = self._first_ns + int(arrival_ns[-1])
 
     def _work(self, part: pl.DataFrame) -> Int64s | int:
         """Which row of work each request is."""
@@ -163,8 +171,8 @@ class Intake:
     def _drawn(self, part: pl.DataFrame) -> Int64s:
         """An input of the profile for each row: one of its size, where the trace has sizes and the profile knows any.
 
-        An input's size is what it asks of the stage that it asks most of: a page of 30 lines is one for detection
-        and 30 for recognition.
+        A profile of pages of 1 to 30 lines has sizes from 1 to 30; one whose inputs are one row each has none, and
+        there a request of many items is many rows.
         """
         if "items" in part.columns and self._are_rows:
             self._warn(
@@ -174,30 +182,24 @@ class Intake:
             if not self._sizes:
                 self._items, self._bucket = self._items[:0], self._bucket[:0]
             return np.broadcast_to(self._work_of_items(part), part.height)
-        sizes = self._items.max(axis=1)
-        if "items" not in part.columns or sizes.min() == sizes.max():
+        if not have_sizes(part, self._input_sizes):
             self._warn("the trace names no inputs: each request was given one of the profile's, drawn evenly.")
             if "items" in part.columns:
+                size = self._input_sizes[0]
                 self._warn(
-                    f"the trace's column 'items' was not used: every input of the profile has {sizes[0]} "
-                    f"item{'' if sizes[0] == 1 else 's'}. Profile samples of several sizes, or name each request's "
+                    f"the trace's column 'items' was not used: every input of the profile has {size} "
+                    f"item{'' if size == 1 else 's'}. Profile samples of several sizes, or name each request's "
                     "in the column 'input'."
                 )
-            return self._draws.integers(0, len(self._inputs), part.height)
-        known, wanted = np.unique(sizes), part["items"].cast(pl.Float64).to_numpy()
-        place = np.abs(np.nan_to_num(wanted)[:, None] - known).argmin(axis=1)
-        self._warn("the trace names no inputs: each request was given one of the profile's of its size, drawn evenly.")
-        if (np.isfinite(wanted) & (known[place] != wanted)).any():
-            shown = ", ".join(map(str, known[:8].tolist())) + (", ..." if len(known) > 8 else "")
-            self._warn(f"the profile's inputs have {shown} items: other sizes were taken as the nearest of these.")
-        # One draw a row whatever its size, so that a trace in parts is given the same as one that comes whole.
-        share = self._draws.random(part.height)
-        work = (share * len(sizes)).astype(np.int64)  # of any size, where a row does not say its own
-        for index, size in enumerate(known):
-            rows = (place == index) & np.isfinite(wanted)
-            own = np.flatnonzero(sizes == size)
-            work[rows] = own[(share[rows] * len(own)).astype(np.int64)]
-        return work
+        else:
+            self._warn(
+                "the trace names no inputs: each request was given one of the profile's of its size, drawn evenly."
+            )
+            known = np.unique(self._input_sizes).tolist()
+            if not part["items"].drop_nulls().is_in(known).all():
+                shown = ", ".join(map(str, known[:8])) + (", ..." if len(known) > 8 else "")
+                self._warn(f"the profile's inputs have {shown} items: other sizes were taken as the nearest of these.")
+        return draw_inputs(part, self._input_sizes, self._draws)
 
     def _work_of_sizes(self, sizes: Int64s) -> Int64s:
         """One row of work per size, in the order in which sizes were first met; the same at every stage."""
@@ -231,20 +233,6 @@ def _rows_measured(latency: LatencyTable) -> int:
     return min(most.values(), default=0)
 
 
-def _table(columns: dict[int, Int64s | int], rows: int, carried: int) -> Int64s:
-    """[carried + rows, columns] from columns, the first ``carried`` rows free."""
-    table = np.empty((carried + rows, len(columns)), np.int64)
-    own = table[carried:]
-    # A column that is the same in every row costs nothing of its own: many rows alike are copied at once.
-    alike = np.tile([values if isinstance(values, int) else 0 for _, values in sorted(columns.items())], (_ALIKE, 1))
-    for start in range(0, rows, _ALIKE):
-        own[start : start + _ALIKE] = alike[: rows - start]
-    for column, values in columns.items():
-        if not isinstance(values, int):
-            own[:, column] = values
-    return table
-
-
 def _integers(trace: pl.DataFrame, column: str, unknown: int) -> Int64s | int:
     """A column's values, or what stands for all of them."""
     if column not in trace.columns:
@@ -257,28 +245,27 @@ def _codes(trace: pl.DataFrame, column: str, names: tuple[str, ...], *, unknown:
     """Index of each row's text among ``names``; ``unknown`` for any other, and where there is none."""
     if column not in trace.columns or not names:
         return unknown
-    codes: Int64s = _places(trace[column], names).cast(pl.Int64).fill_null(unknown).to_numpy()
+    places = trace[column].cast(pl.String).cast(pl.Enum(names), strict=False).to_physical()
+    codes: Int64s = places.cast(pl.Int64).fill_null(unknown).to_numpy()
     return codes
 
 
-def _places(texts: pl.Series, names: tuple[str, ...]) -> pl.Series:
-    """Each text's place among names, as small an integer as holds it; null for any other."""
-    return texts.cast(pl.String).cast(pl.Enum(names), strict=False).to_physical()
-
-
-def _priority(trace: pl.DataFrame) -> Int64s | int:
+def _priority(trace: pl.DataFrame) -> NDArray[np.uint8] | int:
     if "class" not in trace.columns:
         return _DEFAULT_CLASS
-    stated = trace["class"]
-    known = _places(stated, CLASSES)
-    if known.null_count() > stated.null_count():
-        wrong = stated.filter(known.is_null() & stated.is_not_null())[0]
+    stated = trace["class"].cast(pl.String)
+    lengths = stated.str.len_bytes()
+    if stated.null_count() > 0:
+        lengths = lengths.fill_null(len(CLASSES[_DEFAULT_CLASS]))
+    priority: NDArray[np.uint8] = _CLASS_OF_LENGTH[np.minimum(lengths.to_numpy(), len(_CLASS_OF_LENGTH) - 1)]
+    named = (stated.filter(pl.Series(priority == code)) == name for code, name in enumerate(CLASSES))
+    if (priority == _NO_CLASS).any() or not all(texts.all() for texts in named):
+        wrong = stated.filter(~stated.is_in(CLASSES))[0]
         raise InputError(f"trace column 'class': '{wrong}' is not one of {', '.join(CLASSES)}.")
-    priority: Int64s = known.fill_null(_DEFAULT_CLASS).to_numpy()
     return priority
 
 
-def _deadline_ns(trace: pl.DataFrame, pipeline: Pipeline, priority: Int64s | int) -> Int64s | int:
+def _deadline_ns(trace: pl.DataFrame, pipeline: Pipeline, priority: NDArray[np.uint8] | int) -> Int64s | int:
     """A row's own deadline, else its class's, else the pipeline's, else none."""
     by_class = []
     for name in CLASSES:

@@ -6,7 +6,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from loadslice.sim import record as r
 from loadslice.sim.traffic import Intake
 from loadslice.spec.latency import InputWork, LatencyTable, StageWork
 from loadslice.spec.pipeline import Engine, Pipeline, Stage, check
@@ -44,7 +43,7 @@ def trace(items: Sequence[int | None]) -> pl.DataFrame:
 
 def lines_of(intake: Intake, part: pl.DataFrame) -> list[int]:
     traffic = intake.lower(part)
-    found: list[int] = traffic.items[traffic.requests[:, r.Q_WORK], 1].tolist()
+    found: list[int] = traffic.items[traffic.work, 1].tolist()
     return found
 
 
@@ -52,8 +51,8 @@ def test_rows_that_say_their_size_are_given_inputs_of_that_size() -> None:
     intake = Intake(PIPELINE, profile(3, 1, 3, 9), seed=1)
     items = [1, 3, 9] * ROWS
     drawn = intake.lower(trace(items))
-    assert drawn.items[drawn.requests[:, r.Q_WORK], 1].tolist() == items
-    of_three = drawn.requests[1::3, r.Q_WORK]
+    assert drawn.items[drawn.work, 1].tolist() == items
+    of_three = drawn.work[1::3]
     assert np.bincount(of_three, minlength=4)[[0, 2]] == pytest.approx([ROWS / 2] * 2, rel=0.1)
     assert any("of its size" in warning for warning in intake.warnings)
     assert not any("nearest" in warning for warning in intake.warnings)

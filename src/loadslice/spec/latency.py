@@ -129,6 +129,11 @@ class InputWork(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     input: str
     stages: list[StageWork]
 
+    @property
+    def size(self) -> int:
+        """Rows it asks of the stage that it asks most of: a page of 30 lines is 1 to find them, and 30 to read."""
+        return max([1, *(work.items for work in self.stages)])
+
 
 class Drift(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How the machine's speed wanders: neighbouring requests are slow together, and runs differ as a whole."""

@@ -48,6 +48,11 @@ def fault(paths: Iterable[Path], rows_at_once: int | None = None) -> str | None:
     return None
 
 
+def get_ready() -> None:
+    """Start the process that proves, for whoever is about to read a file and has something to do before."""
+    _PROVER.get_ready()
+
+
 def _is_no_text(name: str) -> bool:
     try:
         name.encode()
@@ -68,9 +73,7 @@ class _Prover:
     def prove(self, path: Path, size_bytes: int, rows_at_once: int | None) -> str | None:
         """Have one file read; what is wrong with it."""
         with self._lock:
-            process = self._process
-            if process is None or process.poll() is not None:
-                process = self._start()
+            process = self._running()
             timer = threading.Timer(PROVE_S + size_bytes / PROVE_BYTES_PER_S, process.kill)
             timer.start()
             try:
@@ -89,7 +92,14 @@ class _Prover:
             why: str | None = json.loads(told)
             return why
 
-    def _start(self) -> subprocess.Popen[str]:
+    def get_ready(self) -> None:
+        """Start the process, if it does not run, and wait for nothing."""
+        with self._lock:
+            self._running()
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is not None and self._process.poll() is None:
+            return self._process
         self.stop()
         # -P: what lies in the working directory is not imported.
         command = [sys.executable, "-P", "-m", "loadslice.spec.parquet_prover"]

@@ -111,6 +111,16 @@ def test_a_reader_that_takes_too_long_is_ended(fine: Path, monkeypatch: pytest.M
     assert parquet.fault([other]) == parquet.DIED
 
 
+def test_a_reader_that_was_started_ahead_is_the_one_that_reads(fine: Path) -> None:
+    parquet._PROVER.stop()
+    parquet.get_ready()
+    ahead = parquet._PROVER._process
+    parquet.get_ready()
+    assert parquet.fault([fine]) is None
+    assert ahead is not None
+    assert parquet._PROVER._process is ahead
+
+
 def test_a_forked_process_has_a_prover_of_its_own(fine: Path) -> None:
     assert parquet.fault([fine]) is None
     mine = parquet._PROVER._process

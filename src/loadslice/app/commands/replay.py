@@ -10,6 +10,7 @@ from loadslice.app import example_inputs
 from loadslice.app.output import Finite, emit, json_option, keep, out_option, say
 from loadslice.evaluate import loadgen, payloads
 from loadslice.evaluate import replay as replaying
+from loadslice.spec import latency as profiles
 from loadslice.spec import pipeline as pipelines
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp
@@ -45,6 +46,12 @@ INTERRUPTED = 130
     "--pipeline", type=click.Path(path_type=Path), default=None, help="Pipeline file: its name and its inputs."
 )
 @click.option(
+    "--profile",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="What `loadslice profile` wrote: a request whose `items` the trace knows is sent an input of that size.",
+)
+@click.option(
     "--inputs",
     type=click.Path(path_type=Path),
     default=None,
@@ -74,6 +81,7 @@ def command(
     limit: int | None,
     max_s: float,
     pipeline: Path | None,
+    profile: Path | None,
     inputs: Path | None,
     body: Path | None,
     content_type: str,
@@ -91,13 +99,15 @@ def command(
     """
     known = pipelines.load(pipeline) if pipeline is not None else None
     bodies = _inputs(pipeline, known, inputs, body, content_type)
+    latency = profiles.load(profile) if profile is not None else None
     where = replaying.target(url, allow_remote=allow_remote)
     recorded = importing.load(trace)
     stretch = payloads.checked_stretch(
-        recorded.frame, bodies, str(trace), from_s=from_s, for_s=for_s, speed=speed, limit=limit, max_s=max_s
-    )
+        recorded.frame, bodies, str(trace),
+        from_s=from_s, for_s=for_s, speed=speed, limit=limit, max_s=max_s, latency=latency,
+    )  # fmt: skip
     if payloads.are_drawn(recorded.frame, bodies):
-        say(payloads.DRAWN)
+        say(payloads.how_drawn(recorded.frame, bodies, latency))
     replaying.require_server(where)
     where = replaying.endpoint(where, known.pipeline if known else None, tensors=bodies.are_tensors)
     say(f"sending {stretch.height} requests over {payloads.last_due_s(stretch) * dilate:.1f} s to {where.url}")
@@ -107,7 +117,9 @@ def command(
     ) as bar:
         rows, run = replaying.replay(stretch, bodies, where, limits, dilate=dilate, on_answer=lambda _: bar.update(1))
     named = {"trace": trace} | {
-        name: path for name, path in (("pipeline", pipeline), ("inputs", bodies.source)) if path is not None
+        name: path
+        for name, path in (("pipeline", pipeline), ("profile", profile), ("inputs", bodies.source))
+        if path is not None
     }
     document = replaying.summarise(
         rows,

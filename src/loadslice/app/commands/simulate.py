@@ -11,6 +11,7 @@ import psutil
 
 from loadslice.app.output import Finite, check_folder, emit, guests, json_option, keep, out_option, seed_option
 from loadslice.spec import latency as latency_file
+from loadslice.spec import parquet
 from loadslice.spec import pipeline as pipeline_file
 from loadslice.spec.errors import InputError
 from loadslice.spec.faults import Clients, Fault, load_clients, load_faults
@@ -111,6 +112,8 @@ def command(
         raise InputError("--profile: missing. Run `loadslice profile` on the pipeline to measure one.")
     if journal is not None and journal.is_dir() and any(journal.iterdir()):
         raise InputError(f"{journal}: is not empty. Choose another folder with --journal.")
+    if trace.suffix != ".jsonl":
+        parquet.get_ready()  # it starts while the simulator is loaded
     pipeline = pipeline_file.load(pipeline_path)
     asked = _Asked(
         trace=trace,

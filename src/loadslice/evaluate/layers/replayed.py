@@ -29,7 +29,7 @@ def measure(subject: Subject, trace: Path, wanted: Evaluation, inputs: payloads.
     recorded = importing.load(trace)
     stretch = payloads.checked_stretch(
         recorded.frame, inputs, str(trace), from_s=0.0, for_s=wanted.replay_s * wanted.speed, speed=wanted.speed,
-        limit=None, max_s=wanted.replay_s + 1,
+        limit=None, max_s=wanted.replay_s + 1, latency=subject.table,
     )  # fmt: skip
     predicted, spread = _predicted(subject, stretch, wanted.seed)
     where = replaying.Target(subject.url)

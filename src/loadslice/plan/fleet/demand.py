@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadslice.plan.fleet.problem import Float64s, Int64s
+from loadslice.sim.course import Prepared
 from loadslice.sim.record import Traffic
 from loadslice.sim.service import CONSTANT, EXPONENTIAL, QUANTILES, Service
-from loadslice.sim.simulate import Prepared
 
 BUCKETS = 24
 """Time buckets of a plan."""

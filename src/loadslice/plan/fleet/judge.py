@@ -13,6 +13,7 @@ from loadslice.plan.fleet.candidate import Design, Policy, instances, pipeline_o
 from loadslice.plan.fleet.problem import Float64s, Int64s, Problem
 from loadslice.sim import energy, figures, simulate
 from loadslice.sim import record as r
+from loadslice.sim.course import Prepared
 from loadslice.sim.record import Traffic
 from loadslice.spec.budget import Slo
 from loadslice.spec.latency import LatencyTable
@@ -113,7 +114,9 @@ class Judge:
         own = traffic._replace(
             carried=traffic.carried.copy(),
             arrival_ns=traffic.arrival_ns.copy(),
-            requests=traffic.requests.copy(),
+            alike=traffic.alike.copy(),
+            place=traffic.place.copy(),
+            values=traffic.values.copy(),
             items=traffic.items.copy(),
             bucket=traffic.bucket.copy(),
         )
@@ -137,7 +140,7 @@ class Judge:
         parts = _sampled(self.traffic, share, least)
         return None if parts is None else Judge(self.problem, self.design, parts, self.slo, self.policies, self.seed)
 
-    def prepared(self, counts: Int64s, boxes: Int64s, policy: Policy) -> simulate.Prepared | None:
+    def prepared(self, counts: Int64s, boxes: Int64s, policy: Policy) -> Prepared | None:
         """A fleet, ready to be simulated."""
         pipeline = pipeline_of(self.design, counts, policy)
         if pipeline is None:
@@ -215,8 +218,8 @@ def _busiest(traffic: Traffic) -> Traffic | None:
         return None
     took_ns = traffic.arrival_ns[length:] - traffic.arrival_ns[:-length]
     start = int(np.argmin(took_ns))
-    arrival_ns = traffic.arrival_ns[start : start + length]
-    return traffic._replace(arrival_ns=arrival_ns - arrival_ns[0], requests=traffic.requests[start : start + length])
+    busiest = traffic.chosen(slice(start, start + length))
+    return busiest._replace(arrival_ns=busiest.arrival_ns - busiest.arrival_ns[0])
 
 
 def _sampled(traffic: Traffic, share: float, least: int) -> Traffic | None:
@@ -228,4 +231,4 @@ def _sampled(traffic: Traffic, share: float, least: int) -> Traffic | None:
     starts = np.linspace(0, total - length, SAMPLE_PARTS).astype(np.int64)
     chosen = (starts[:, None] + np.arange(length)[None, :]).ravel()
     gaps_ns = np.diff(traffic.arrival_ns, prepend=traffic.arrival_ns[0])[chosen]
-    return traffic._replace(arrival_ns=np.cumsum(gaps_ns), requests=traffic.requests[chosen])
+    return traffic.chosen(chosen)._replace(arrival_ns=np.cumsum(gaps_ns))

@@ -19,10 +19,10 @@ import numba
 from numba.core.types import unliteral  # type: ignore[attr-defined] # its stubs do not know it
 
 from loadslice.policy.kernel.cells import by_reference
-from loadslice.policy.kernel.parts import Entry, EntryCompiler, PartCompiler
+from loadslice.policy.kernel.parts import CalledCompiler, Entry, EntryCompiler, PartCompiler, RareCompiler
 from loadslice.policy.kernel.scan import first_least
 
-__all__ = ["by_reference", "entry", "first_least", "kernel", "rare", "source_hash"]
+__all__ = ["by_reference", "called", "entry", "first_least", "kernel", "rare", "source_hash"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -88,7 +88,12 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
 
     Only other kernels may call it: one that Python calls is an `entry`.
     """
-    return _part(function, inlined=True)
+    return _part(function, PartCompiler)
+
+
+def called(function: Callable[P, R]) -> Callable[P, R]:
+    """The same for what is long and needed in several places: it is there once."""
+    return _part(function, CalledCompiler)
 
 
 def rare(function: Callable[P, R]) -> Callable[P, R]:
@@ -96,7 +101,7 @@ def rare(function: Callable[P, R]) -> Callable[P, R]:
 
     Inlined everywhere, the seldom paths were most of the code and of the time to compile it.
     """
-    return _part(function, inlined=False)
+    return _part(function, RareCompiler)
 
 
 def entry(*, inlined: bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -107,7 +112,7 @@ def entry(*, inlined: bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
             return function
         dispatcher: Any = numba.njit(**_FLAGS, cache=_folder is not None, pipeline_class=EntryCompiler)(function)
         dispatcher.__class__ = Entry
-        dispatcher.part = _part(function, inlined=inlined)
+        dispatcher.part = _part(function, PartCompiler if inlined else RareCompiler)
         compiled: Callable[P, R] = dispatcher
         return compiled
 
@@ -118,10 +123,11 @@ def _refuse_call(*_: Any, **__: Any) -> None:
     raise TypeError("only kernels call a kernel: make it an `entry` to call it from Python.")
 
 
-def _part(function: Callable[P, R], *, inlined: bool) -> Callable[P, R]:
+def _part(function: Callable[P, R], compiler: type[EntryCompiler]) -> Callable[P, R]:
     if numba.config.DISABLE_JIT:
         return function
-    dispatcher: Any = numba.njit(**_FLAGS, forceinline=inlined, no_cpython_wrapper=True, pipeline_class=PartCompiler)(
+    inlined = compiler is PartCompiler
+    dispatcher: Any = numba.njit(**_FLAGS, forceinline=inlined, no_cpython_wrapper=True, pipeline_class=compiler)(
         function
     )
     call_template = dispatcher.get_call_template

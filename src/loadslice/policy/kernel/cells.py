@@ -5,7 +5,8 @@ whether it is negative, and each store may have changed every other table. A Nam
 pointer instead, to a frame that stands still during a call from Python, and its arrays are `Cells`:
 
 - a negative index counts from no end: no kernel has one;
-- a number of columns that is a constant of the source (``Annotated[Int64s, columns]``) is one of the machine code;
+- a length that is a constant of the source (``Annotated[Int64s, "E", columns]``: E rows of so many columns) is one of
+  the machine code, and lengths of one name are one number: a place found in one array is found in all that are alike;
 - no two tables overlap, and the compiler knows: to it the cells of each are a type of their own.
 
 The decisions took two thirds of the time. With ``NUMBA_DISABLE_JIT=1`` nothing of this exists: the same functions run
@@ -45,17 +46,20 @@ class Cells(types.Type):
         dtype: Of a cell.
         ndim: Dimensions.
         table: Which array of which tables.
-        columns: Length of the last dimension where the source knows it; 0: it does not.
+        lengths: Of each dimension: a number or a name that the source gives it, or "".
     """
 
-    def __init__(self, dtype: Any, ndim: int, table: str, columns: int) -> None:
-        """Describe it."""
-        self.dtype, self.ndim, self.table, self.columns = dtype, ndim, table, columns
-        super().__init__(name=f"Cells({dtype}, {ndim}, {table}, {columns})")
+    def __init__(self, dtype: Any, ndim: int, table: str, lengths: tuple[int | str, ...]) -> None:
+        """Describe it; the last ``lengths`` are those of the last dimensions, others have none."""
+        self.dtype, self.ndim, self.table = dtype, ndim, table
+        self.lengths = ("",) * (ndim - len(lengths)) + lengths
+        super().__init__(name=f"Cells({dtype}, {ndim}, {table}, {self.lengths})")
 
     def beyond(self, depth: int) -> Any:
         """What so many indices lead to: a cell, or fewer dimensions."""
-        return self.dtype if depth == self.ndim else Cells(self.dtype, self.ndim - depth, self.table, self.columns)
+        if depth == self.ndim:
+            return self.dtype
+        return Cells(self.dtype, self.ndim - depth, self.table, self.lengths[depth:])
 
 
 class Reference(types.Type):
@@ -68,7 +72,22 @@ class Reference(types.Type):
     def __init__(self, name: str, fields: dict[str, Any]) -> None:
         """Describe them."""
         self.fields = fields
-        super().__init__(name=f"Reference({name}, {fields})")
+        super().__init__(name=f"Reference({name})")
+
+        self._first: dict[int | str, tuple[int, int]] = {}
+        for position, field in enumerate(fields.values()):
+            for axis, length in enumerate(field.lengths if isinstance(field, Cells) else ()):
+                self._first.setdefault(length, (position, axis))
+
+    @property
+    def key(self) -> Any:
+        """Who it is: its name alone stands in the names of all functions that take it."""
+        return self.name, tuple(self.fields.items())
+
+    def length_at(self, position: int, axis: int) -> tuple[int, int]:
+        """Position and axis where a length is read: of those of one name the first."""
+        length = list(self.fields.values())[position].lengths[axis]
+        return self._first[length] if length else (position, axis)
 
 
 @register_default(Cells)
@@ -84,20 +103,20 @@ register_default(Reference)(models.OpaqueModel)
 def by_reference(tables: type[T]) -> type[T]:
     """Have compiled code take a NamedTuple of arrays and numbers by reference.
 
-    All of its values must have arrays of one dtype, number of dimensions, layout (C) and, where the source states it,
-    number of columns, or calls raise `TypeError`.
+    All of its values must have arrays of one dtype, number of dimensions, layout (C) and, where the source states them,
+    lengths, or calls raise `TypeError`.
     """
     if numba.config.DISABLE_JIT:
         return tables
     hints = get_type_hints(tables, include_extras=True)
-    columns = {name: get_args(hint)[1] for name, hint in hints.items() if get_origin(hint) is Annotated}
+    lengths = {name: get_args(hint)[1:] for name, hint in hints.items() if get_origin(hint) is Annotated}
     path = f"{tables.__module__}.{tables.__qualname__}"
     known: list[Reference] = []
 
     def field_type(name: str, value: Any, context: Any) -> Any:
         if not isinstance(value, np.ndarray):
             return {int: types.int64, float: types.float64}[hints[name]]
-        return Cells(typeof_impl(value, context).dtype, value.ndim, f"{path}.{name}", columns.get(name, 0))
+        return Cells(typeof_impl(value, context).dtype, value.ndim, f"{path}.{name}", lengths.get(name, ()))
 
     @typeof_impl.register(tables)
     def describe(value: Any, context: Any) -> Reference:
@@ -117,10 +136,22 @@ def _frame(context: Any, kind: Reference) -> Any:
 def _unbox_reference(kind: Reference, value: Any, c: Any) -> NativeValue:
     frame = cgutils.alloca_once(c.builder, _frame(c.context, kind))
     is_error = cgutils.false_bit
+    values = []
     for position, field in enumerate(kind.fields.values()):
         native = c.unbox(field, c.pyapi.tuple_getitem(value, position))
+        values.append(native.value)
         c.builder.store(native.value, cgutils.gep_inbounds(c.builder, frame, 0, position))
         is_error = c.builder.or_(is_error, native.is_error)
+        for axis in range(field.ndim if isinstance(field, Cells) else 0):
+            first, first_axis = kind.length_at(position, axis)
+            found, wanted = (
+                c.builder.extract_value(values[at], 1 + along) for at, along in ((position, axis), (first, first_axis))
+            )
+            is_wrong = c.builder.and_(c.builder.not_(is_error), c.builder.icmp_signed("!=", found, wanted))
+            with c.builder.if_then(is_wrong, likely=False):
+                text = f"{field.table} has %zd cells in dimension {axis}, not %zd as {list(kind.fields)[first]}."
+                c.pyapi.err_format("PyExc_TypeError", text, found, wanted)
+            is_error = c.builder.or_(is_error, is_wrong)
     return NativeValue(c.builder.bitcast(frame, cgutils.voidptr_t), is_error=is_error)
 
 
@@ -146,14 +177,17 @@ def _unbox_cells(kind: Cells, value: Any, c: Any) -> NativeValue:
         c.pyapi.err_set_string("PyExc_TypeError", text)
     data = at(value, _DATA, c.context.get_value_type(types.CPointer(kind.dtype)))
     lengths = at(value, _LENGTHS, cgutils.intp_t.as_pointer())
-    if kind.columns:
-        # Machine code goes from row to row by this number; by another it would read and write beside the table.
-        found = builder.load(cgutils.gep_inbounds(builder, lengths, kind.ndim - 1))
-        has_others = builder.and_(builder.not_(is_other), builder.icmp_signed("!=", found, found.type(kind.columns)))
-        with builder.if_then(has_others, likely=False):
-            text = f"{kind.table} has rows of %zd columns, not of {kind.columns}."
-            c.pyapi.err_format("PyExc_TypeError", text, found)
-        is_other = builder.or_(is_other, has_others)
+    for axis, length in enumerate(kind.lengths):
+        if isinstance(length, int):
+            # Machine code goes from row to row by this number; by another it would read and write beside the table.
+            found = builder.load(cgutils.gep_inbounds(builder, lengths, axis))
+            is_wrong = builder.and_(builder.not_(is_other), builder.icmp_signed("!=", found, found.type(length)))
+            with builder.if_then(is_wrong, likely=False):
+                text = f"{kind.table} has rows of %zd columns, not of {length}."
+                if axis + 1 < kind.ndim:
+                    text = f"{kind.table} has %zd cells in dimension {axis}, not {length}."
+                c.pyapi.err_format("PyExc_TypeError", text, found)
+            is_other = builder.or_(is_other, is_wrong)
     members = [data] + [builder.load(cgutils.gep_inbounds(builder, lengths, axis)) for axis in range(kind.ndim)]
     return NativeValue(_struct(c.context, builder, kind, members), is_error=is_other)
 
@@ -189,11 +223,14 @@ def _get_field(context: Any, builder: Any, kind: Reference, value: Any, name: st
     position, field = list(kind.fields).index(name), kind.fields[name]
 
     def member(*path: int) -> Any:
-        return apart(builder, builder.load(cgutils.gep_inbounds(builder, frame, 0, position, *path)), "frame")
+        found = apart(builder, builder.load(cgutils.gep_inbounds(builder, frame, 0, *path)), "frame")
+        found.set_metadata("invariant.load", builder.module.add_metadata([]))
+        return found
 
     if not isinstance(field, Cells):
-        return member()
-    return _struct(context, builder, field, [member(place) for place in range(1 + field.ndim)])
+        return member(position)
+    places = [kind.length_at(position, axis) for axis in range(field.ndim)]
+    return _struct(context, builder, field, [member(position, 0), *(member(at, 1 + axis) for at, axis in places)])
 
 
 @infer_getattr
@@ -211,8 +248,8 @@ def _get_shape(context: Any, builder: Any, kind: Cells, value: Any) -> Any:
 
 
 def _length(builder: Any, kind: Cells, value: Any, axis: int) -> Any:
-    if kind.columns and axis == kind.ndim - 1:
-        return ir.Constant(cgutils.intp_t, kind.columns)
+    if isinstance(kind.lengths[axis], int):
+        return ir.Constant(cgutils.intp_t, kind.lengths[axis])
     return builder.extract_value(value, 1 + axis)
 
 

@@ -15,8 +15,9 @@ Int64s = NDArray[np.int64]
 @by_reference
 class Shelf(NamedTuple):
     boxes: Annotated[Int64s, 3]
-    grid: Int64s
+    grid: Annotated[Int64s, 2, "rows", "columns"]
     weights: NDArray[np.float64]
+    labels: Annotated[Int64s, "rows"]
     count: int
     share: float
 
@@ -37,7 +38,7 @@ def work(shelf: Shelf, place: int) -> float:
 
 
 def shelf() -> Shelf:
-    return Shelf(np.arange(12).reshape(4, 3), np.zeros((2, 3, 4), np.int64), np.arange(4.0), 3, 0.5)
+    return Shelf(np.arange(12).reshape(4, 3), np.zeros((2, 3, 4), np.int64), np.arange(4.0), np.arange(3), 3, 0.5)
 
 
 def test_cells_are_read_and_written_as_numpy_would() -> None:
@@ -64,3 +65,12 @@ def test_an_array_that_would_be_misread_is_refused(other: Int64s) -> None:
     work(shelf(), 0)
     with pytest.raises(TypeError, match=r"Shelf.grid is not a C-contiguous array of int64 in 3 dimensions"):
         work(shelf()._replace(grid=other), 0)
+
+
+@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="NumPy itself takes any of these")
+def test_lengths_that_the_source_calls_the_same_must_be() -> None:
+    work(shelf(), 0)
+    with pytest.raises(TypeError, match=r"Shelf.labels has 4 cells in dimension 0, not 3 as grid\."):
+        work(shelf()._replace(labels=np.arange(4)), 0)
+    with pytest.raises(TypeError, match=r"Shelf.grid has 3 cells in dimension 0, not 2\."):
+        work(shelf()._replace(grid=np.zeros((3, 3, 4), np.int64)), 0)

@@ -13,6 +13,7 @@ read, write and answer, and need not ask for errors that cannot come.
 
 from typing import Any
 
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
@@ -24,6 +25,20 @@ from numba.core.types import Dispatcher
 class _Unfinished(JITCodeLibrary):
     """A function with all it calls, neither optimised nor made machine code of."""
 
+    def add_ir_module(self, ir_module: Any) -> None:
+        """Take a function's code, but for the zeros that every variable and every slot for an answer begins with.
+
+        Nothing reads them. In a part that was inlined they would be written each time on the way, for calls of what is
+        rare that are not made.
+        """
+        for function in ir_module.functions:
+            for entry in function.blocks[:1]:
+                before = [None, *entry.instructions]
+                entry.instructions = [
+                    step for place, step in zip(before, entry.instructions, strict=False) if not _fills(step, place)
+                ]
+        super().add_ir_module(ir_module)
+
     def finalize(self) -> None:
         """Gather what is called."""
         for library in dict.fromkeys(self._linking_libraries):
@@ -32,12 +47,21 @@ class _Unfinished(JITCodeLibrary):
         self._finalized = True
 
 
+def _fills(step: Any, place: Any) -> bool:
+    """Whether an instruction does no more than fill the place on the stack that the one before has made."""
+    return isinstance(step, ir.StoreInstr) and isinstance(place, ir.AllocaInstr) and step.operands[1] is place
+
+
 class _Whole(JITCodeLibrary):
     """An entry with all it calls, which nobody else calls."""
 
     def finalize(self) -> None:
         """Link, optimise and make machine code."""
-        self._entered = {function.name for function in self._final_module.functions if not function.is_declaration}
+        entered = [function for function in self._final_module.functions if not function.is_declaration]
+        self._entered = {function.name for function in entered}
+        for function in entered:
+            # Frames of tables are written where Python enters; the same function must not read them as never written.
+            function.add_function_attribute("noinline")
         super().finalize()
 
     def _optimize_final_module(self) -> None:
@@ -65,21 +89,37 @@ class _PartLowering(NativeLowering):
     """Lower a function to code for linking."""
 
     _name = "part_lowering"
+    attributes: tuple[str, ...] = ()
 
     def run_pass(self, state: Any) -> bool:
-        """Lower it; what is not inlined is said to be called seldom."""
+        """Lower it, and say how it is called."""
         state.library = _Unfinished(state.targetctx.codegen(), state.func_id.func_qualname)
         state.flags.no_compile = True
         super().run_pass(state)
-        if not state.flags.forceinline:
-            code = state.library.get_function(state.cr.fndesc.llvm_func_name)
-            code.add_function_attribute("cold")
-            code.add_function_attribute("noinline")
+        code = state.library.get_function(state.cr.fndesc.llvm_func_name)
+        for attribute in self.attributes:
+            code.add_function_attribute(attribute)
         # numba knows a function by where its machine code begins; this one has none.
         identity = object()
         state.targetctx.insert_user_function(identity, state.cr.fndesc, [state.library])
         state["cr"] = state.cr._replace(cfunc=identity)
         return True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _CalledLowering(_PartLowering):
+    """The same for what is called, not inlined."""
+
+    _name = "called_lowering"
+    attributes = ("noinline",)
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _RareLowering(_PartLowering):
+    """The same for what is called seldom."""
+
+    _name = "rare_lowering"
+    attributes = ("noinline", "cold")
 
 
 class EntryCompiler(CompilerBase):
@@ -101,6 +141,18 @@ class PartCompiler(EntryCompiler):
     """The same for a part, of which no machine code is made."""
 
     lowering = _PartLowering
+
+
+class CalledCompiler(EntryCompiler):
+    """The same for a part that is not inlined."""
+
+    lowering = _CalledLowering
+
+
+class RareCompiler(EntryCompiler):
+    """The same for a part that is called seldom."""
+
+    lowering = _RareLowering
 
 
 class Entry(CPUDispatcher):
