@@ -122,7 +122,7 @@ def test_a_model_whose_data_lies_outside_its_folder_is_not_added(tmp_path, sourc
     (source / "a.onnx").write_bytes(model.SerializeToString())
     assert run(["model", "add", str(tmp_path / "other"), str(source / "pipeline.yaml")]) == 2
     assert "external data" in capsys.readouterr().err
-    assert list((tmp_path / "other" / "m").iterdir()) == []
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize("what", ["copyfile", "mkdir"])
