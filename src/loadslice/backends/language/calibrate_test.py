@@ -43,8 +43,8 @@ def test_it_tells_how_far_it_is() -> None:
 
 @pytest.mark.parametrize("hidden", [{0}, {1}, {2}, {0, 1}, {1, 2}, {0, 1, 2}])
 def test_a_cost_that_noise_hides_is_not_nothing(hidden: set[int]) -> None:
-    fitted = [0.0 if place in hidden else 3.0 for place in range(3)]
-    found = never_nothing(*fitted, 20.0, decodes=True)
+    step_ms, token_ms, row_ms = (0.0 if place in hidden else 3.0 for place in range(3))
+    found = never_nothing(step_ms, token_ms, row_ms, 20.0, decodes=True)
     assert min(found) > 0
     assert [one for place, one in enumerate(found) if place not in hidden] == [3.0] * (3 - len(hidden))
 
