@@ -1,5 +1,6 @@
 """`loadslice model` on real models: added, verified, switched, rolled back; what is corrupt never becomes current."""
 
+import contextlib
 import errno
 import json
 import shutil
@@ -11,9 +12,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from loadslice.app import admin_client
 from loadslice.app.cli import run
 from loadslice.app.repository import check_safetensors
 from loadslice.serve.golden import Golden, distance, relative_distance
+from loadslice.serve.rollout_record import Record, write
+from loadslice.serve.state_file import StateFile
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import sha256_file
 
@@ -74,6 +78,33 @@ def test_versions_are_added_listed_used_and_rolled_back(repo, capsys) -> None:
     assert said(capsys)["models"] == [{"name": "m", "versions": ["1", "2"], "current": "2", "previous": ["1"]}]
     assert run(["model", "rollback", str(repo), "m"]) == 0
     assert current(repo) == "1"
+
+
+@pytest.mark.parametrize("asked", ["the state file", "the server"])
+def test_a_version_that_a_rollout_took_back_is_used_with_a_word(asked, repo, capsys, monkeypatch) -> None:
+    record = Record(state="rolled_back", candidate="2", since="2026-11-30T10:15:01Z", why="answers otherwise")
+    url = []
+    if asked == "the server":
+        url = ["--url", "http://127.0.0.1:8000"]
+        told = {name: getattr(record, name) for name in ("state", "candidate", "since", "why")}
+        monkeypatch.setattr(admin_client, "done", lambda *_: told)
+    else:
+        with contextlib.closing(StateFile(repo / "m" / ".state" / "server.sqlite")) as file:
+            write(file, record, "").result()
+    capsys.readouterr()
+    assert run(["model", "use", str(repo), "m", "2", *url]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert "version 2 was rolled back by a rollout at 2026-11-30T10:15:01Z: answers otherwise" in line
+    assert current(repo) == "2"
+    assert run(["model", "use", str(repo), "m", "1", *url]) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_a_candidate_gets_what_is_true_now() -> None:
+    record = Record(state="rolled_back", candidate="2")
+    assert [record.weight([0.05], serves) for serves in ("1", "2")] == [0.0, 1.0]
+    assert Record(state="running", candidate="2", step=1).weight([0.05], "1") == 0.05
+    assert Record(state="promoted").weight([0.05], None) == 1.0
 
 
 def test_weights_in_a_file_beside_the_model_come_along(tmp_path, source) -> None:
