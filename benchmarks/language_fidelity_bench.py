@@ -3,9 +3,9 @@
 The engines are profiled first, each alone. Then stretches that the profile has not seen are sent to a live server, open
 loop, by a client in a process of its own that takes the time of every token; and simulated. Repeated live runs say how
 far two measurements of one thing differ: what no simulation can be better than. So each figure stands with its error,
-with where 19 of 20 measured means lie, with where 19 of 20 simulated ones do (requests, steps and the pace of the minute
-drawn anew), and with how many values are beyond the percentile: of fifty gaps the 99th percentile is the longest, and
-no two runs have the same.
+with where 19 of 20 measured means lie, with where 19 of 20 simulated ones do when requests, steps and the pace of the
+minute are drawn anew, and with how many values are beyond the percentile: of fifty gaps the 99th percentile is the
+longest, and no two runs have the same.
 
 A machine is not as fast in one minute as in another. So before every stretch a load of its own is served, prompts of
 all lengths, and what its steps took sets the costs that the stretches are simulated with: no step of a stretch does.

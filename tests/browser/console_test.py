@@ -286,8 +286,9 @@ def test_everything_fits_can_be_read_and_comes_from_the_server(many: str, tab: T
     assert all(url.startswith((f"{many}/console", "data:")) for url in tab.asked)
 
 
-def test_everything_is_reached_by_keyboard_in_the_order_of_the_page(many: str, tab: Tab) -> None:
-    tab.open(many, width=1280)
+def test_everything_is_reached_by_keyboard_in_order_and_no_engine_is_cut_off(many: str, tab: Tab) -> None:
+    tab.open(many, width=1400)
+    assert tab.value("(box => box.scrollWidth - box.clientWidth)(document.querySelector('#engines .scroll'))") == 0
     found = []
     for _ in range(40):
         tab.press("Tab")

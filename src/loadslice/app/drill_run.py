@@ -55,6 +55,8 @@ def open_field(path: Path, table: Path | None, seed: int, dilate: float, inputs:
     """
     pipeline = pipelines.load(path)
     known = None if table is None else latency_file.load(table)
+    if known is not None and known.disturbed is not None:
+        say(f"warning: {table}: {known.disturbed}")
     return Field(path, pipeline, known, seed, dilate if twins(pipeline) else 1.0, inputs)
 
 

@@ -99,3 +99,12 @@ def test_a_server_that_is_gone_breaks_its_drill_and_not_the_command() -> None:
     found = drill_run._held(BY_NAME["poison"], gone)
     assert found.held is False
     assert found.figure.startswith("broke off: ConnectionRefusedError")
+
+
+def test_a_drill_on_disturbed_times_says_so(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = pipeline.parent / "latency.json"
+    entry = {"variant": "model", "engine": "here", "batch": 1, "latency_ms": {"p50": 1.0}, "basis": "measured"}
+    made = {"schema": "latency/1", "loadslice": "1", "machine": {"other_processes_cpu_pct": 74}}
+    table.write_text(json.dumps({"entries": [entry], "stamp": made}))
+    drill_run.open_field(pipeline, table, 0, 1.0)
+    assert f"warning: {table}: other processes took 74 % of the machine" in capsys.readouterr().err

@@ -208,6 +208,8 @@ def _or_zero(read: Callable[[], int]) -> int:
 
 def _layer(layer: LayerName, run: Run, seen: Seen, subject: Subject) -> None:
     wanted = run.bench.wanted
+    if subject.table is not None:
+        seen.times_disturbed = subject.table.disturbed
     if layer == "correctness":
         seen.correctness, _ = correctness.measure(subject)
     elif layer in ("latency", "attribution"):

@@ -5,12 +5,15 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
 from loadslice.app.output import emit, say
+from loadslice.backends.language.calibrate import SPREAD_MAX
+from loadslice.backends.probe import BUSY_SHARE
 from loadslice.serve.access import Access
 from loadslice.serve.descriptors import raise_limit
 from loadslice.serve.language.server import LanguageServer
@@ -19,7 +22,7 @@ from loadslice.serve.loop import new_loop
 from loadslice.spec import access
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolve_model, write_bytes
-from loadslice.spec.language import load_language
+from loadslice.spec.language import LanguageEngine, StepCost, load_language
 from loadslice.spec.language_profile import costs_of, load_profile, with_links
 
 INTERRUPTED = 130
@@ -89,12 +92,13 @@ def serve_language(
         access=None if tokens is None else Access(access.load(tokens)),
         journal=journal,
         console=console,
+        tell=say,
     )
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_serve(server, ready_file, as_json=as_json))
+        runner.run(_serve(server, ready_file, is_profiled=costs is not None, as_json=as_json))
 
 
-async def _serve(server: LanguageServer, ready_file: Path | None, *, as_json: bool) -> None:
+async def _serve(server: LanguageServer, ready_file: Path | None, *, is_profiled: bool, as_json: bool) -> None:
     asked_to_stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     signals = 0
@@ -121,13 +125,10 @@ async def _serve(server: LanguageServer, ready_file: Path | None, *, as_json: bo
         return
     await starting
     for name, cost in server.costs.items():
-        is_given = server.language.engines[name].cost is not None
-        basis = "as the file says" if is_given else f"measured now, spread {cost.relative_sd:.0%}"
-        say(
-            f"engine {name}: a step takes {cost.step_ms:.1f} ms, {cost.token_us / 1e3:.2f} ms a prompt token, "
-            f"{cost.row_us / 1e3:.2f} ms a sequence ({basis})"
-        )
         engine = server.language.engines[name]
+        is_measured = engine.cost is None and not is_profiled
+        for line in costs_said(name, engine, cost, server.ready[name].others_share if is_measured else None):
+            say(line)
         if engine.backend == "openvino-static" and not (engine.device or "CPU").startswith("NPU"):
             say(f"engine {name}: emulated: {engine.device or 'CPU'} stands in for the NPU that this form is for")
     if ready_file is not None:
@@ -152,3 +153,27 @@ async def _serve(server: LanguageServer, ready_file: Path | None, *, as_json: bo
     await server.stop()
     if signals > 1:
         raise click.exceptions.Exit(INTERRUPTED)
+
+
+def costs_said(name: str, engine: LanguageEngine, cost: StepCost, others_share: float | None) -> Iterator[str]:
+    """An engine's costs for a person.
+
+    Args:
+        name: Of the engine.
+        engine: As the file has it.
+        cost: What the router begins with.
+        others_share: Of the processors, in others' hands while it was measured just now; ``None``: it was not.
+    """
+    given = "as the file says" if engine.cost is not None else "as the profile says"
+    basis = given if others_share is None else f"measured now, spread {cost.relative_sd:.0%}"
+    sequence = f", {cost.row_us / 1e3:.3g} ms a sequence" if "decode" in engine.roles else ""
+    yield (
+        f"engine {name}: a step takes {cost.step_ms:.3g} ms, {cost.token_us / 1e3:.3g} ms a prompt token{sequence} "
+        f"({basis})"
+    )
+    if others_share is not None and cost.relative_sd > SPREAD_MAX:
+        others = f", and others took {others_share:.0%} of its processors" if others_share >= BUSY_SHARE else ""
+        yield (
+            f"warning: engine {name}: the same step took so different times that the machine must have been busy"
+            f"{others}. The router begins with the quietest of what was measured, and learns; give --profile to know."
+        )

@@ -135,5 +135,5 @@ class Source:
     def state_file(self) -> Path:
         """Where a server on this remembers rollouts and quotas, unless told otherwise."""
         if self.model is not None:
-            return self.model.folder / ".state" / "server.sqlite"
+            return self.model.state_file
         return resolved(self._path).parent / ".loadslice" / f"{self._path.stem}.sqlite"

@@ -191,6 +191,8 @@ def _limits_of(seen: Seen) -> list[str]:
             f"{seen.name}: other programs used {seen.soak.others_share:.0%} of the processors during the soak; "
             "latencies, the ramp and what was predicted for it contain that."
         )
+    if seen.times_disturbed is not None:
+        limits.append(f"{seen.name}: what was predicted is not to be relied on, {seen.times_disturbed}")
     if seen.ramp is not None and seen.ramp.unpredicted is not None:
         limits.append(f"{seen.name}: the knee was not predicted, {seen.ramp.unpredicted}.")
     if abs(seen.clock_jump_s) > CLOCK_JUMP_S:

@@ -82,6 +82,13 @@ def test_without_labels_the_metric_is_null_and_a_limit_says_so() -> None:
     assert any("no labels" in limit for limit in report.limits)
 
 
+def test_times_that_were_taken_on_a_busy_machine_are_a_limit_of_what_was_predicted() -> None:
+    one = seen("a")
+    one.times_disturbed = "other processes took 74 % of the machine"
+    said = "a: what was predicted is not to be relied on, other processes took 74 % of the machine"
+    assert said in conclude([one], WANTED, HERE).limits
+
+
 def test_a_clock_that_jumped_is_a_limit() -> None:
     one = seen("a")
     one.clock_jump_s = 3600.0

@@ -52,6 +52,8 @@ class Seen:
     ease: EaseSeen = field(default_factory=EaseSeen)
     cost_per_hour: float | None = None
     power_w: float | None = None
+    times_disturbed: str | None = None
+    """What there is to say of the latency table that predictions are made from; ``None``: nothing, or there is none."""
     clock_jump_s: float = 0.0
     """How far the wall clock moved against the steady one meanwhile."""
 

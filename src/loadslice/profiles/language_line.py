@@ -90,7 +90,7 @@ class EngineLine:
         self._process.close()
 
     def _hear(self, message: m.FromEngine) -> None:
-        if not isinstance(message, m.Cached):
+        if not isinstance(message, m.Cached | m.Measuring):
             self._answers.put_nowait(message)
 
     async def _answer(self, timeout_s: float = ANSWER_TIMEOUT_S) -> m.FromEngine:

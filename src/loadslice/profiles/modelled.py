@@ -25,8 +25,8 @@ from loadslice.spec.latency import Entry, LatencyTable, Milliseconds, ModelError
 UNMEASURED_KIND_SD = 1.0
 """A kind of device without any calibration: a factor of 2.7 either way at one standard deviation."""
 
-BUSY_SD = 1.0
-"""Of a roof that was measured beside others' work: it is what they left, and they may have gone since."""
+BUSY_SD = 0.7
+"""Of a roof that was measured beside others' work: it is what they left, a factor of two either way once they go."""
 
 SD_MAX = 2.5
 

@@ -140,7 +140,7 @@ def test_a_roof_that_was_measured_on_a_busy_machine_widens_the_interval_and_is_s
     roof = msgspec.structs.replace(figure(1e11), note=note)
     busy = msgspec.structs.replace(quiet, bandwidth_bytes_per_s=roof)
     before, found = (error(Demand({"matmul": 1.0}), one, known().kinds.get(kind), None) for one in (quiet, busy))
-    assert found.device_sd == pytest.approx(math.hypot(before.device_sd, 1.0), abs=1e-4)
+    assert found.device_sd == pytest.approx(math.hypot(before.device_sd, 0.7), abs=1e-4)
     assert "not to be relied on" not in before.why
     assert found.why.startswith(before.why)
     assert f"not to be relied on, bandwidth: {note}" in found.why

@@ -192,18 +192,19 @@ class Rollout:
 
     def status(self) -> dict[str, Any]:
         """Where it stands; what `loadslice rollout status --json` prints."""
-        record = self.record
+        record, serves = self.record, None if self.stable is None else self.stable.version
         running = record.state == "running"
         found = findings(record.plan, record.evidence, self._monotonic_s()) if running else record.last
         finding = self._judge() if running else Finding(decision=record.decision, why=record.why)
         return {
             "state": record.state,
             "step": record.step,
-            "weight": self._weight(),
+            "weight": record.weight(self._steps(), serves),
             "since": record.since,
             "candidate": record.candidate,
+            "serves": serves,
             "dwelt_s": record.dwelt_s,
-            "dwell_s": self.record.dwell_s if running else None,
+            "dwell_s": record.dwell_s if running else None,
             "analysis": {name: msgspec.to_builtins(one) for name, one in found.items()},
             "decision": finding.decision if record.state != "none" else "inconclusive",
             "why": finding.why if record.state != "none" else "no rollout has been started",
@@ -296,12 +297,6 @@ class Rollout:
 
     def _steps(self) -> list[float]:
         return self._current().pipeline.rollout.steps
-
-    def _weight(self) -> float:
-        if self.record.state == "promoted":
-            return 1.0
-        steps = self._steps()
-        return steps[self.record.step - 1] if self.record.state == "running" and self.record.step else 0.0
 
     async def _advance(self, how: str) -> None:
         """One step up; where no baseline would be left beside the canary, that is the new version alone."""

@@ -69,6 +69,17 @@ class Record(msgspec.Struct, kw_only=True):
         numbers = self.plan.dwell_s
         return numbers[min(max(self.step, 1), len(numbers)) - 1]
 
+    def weight(self, steps: list[float], serves: str | None) -> float:
+        """Share of the traffic that the candidate gets.
+
+        Args:
+            steps: Of the pipeline.
+            serves: Version of the repository that is stable now: `loadslice model use` may have chosen another since.
+        """
+        if self.state == "running":
+            return steps[self.step - 1] if self.step else 0.0
+        return float(self.state == "promoted" if self.candidate is None else serves == self.candidate)
+
 
 def read(file: StateFile) -> Record:
     """What is remembered; nothing of a file that is not there. Blocks.

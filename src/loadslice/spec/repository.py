@@ -96,6 +96,11 @@ class Model:
         """As clients call it: the pipeline's."""
         return self.folder.name
 
+    @property
+    def state_file(self) -> Path:
+        """Where a server on it remembers rollouts and quotas, unless told otherwise."""
+        return self.folder / ".state" / "server.sqlite"
+
     def version_folder(self, version: str) -> Path:
         """Where a version stands, or would."""
         return self.folder / check_name(version, "version")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadslice.spec.variant import InputSet
-from loadslice.variants.metrics import Floor, Judge, Outputs, Score, cosine, default_floor
+from loadslice.variants.metrics import LABELLED_LOSS_MAX, Floor, Judge, Outputs, Score, cosine, default_floor
 from loadslice.variants.recorded import Recorded
 
 
@@ -58,6 +58,11 @@ class Exam:
     def passes(self, marks: Marks) -> bool:
         """Whether they meet the floor."""
         return marks.metric >= self.floor.least
+
+    def nearly_passes(self, marks: Marks) -> bool:
+        """Whether one answer more would do, where a single one is worth more than the floor lets a candidate lose."""
+        counts = self.judge.name not in {"cosine", "sqnr_db"} and 1 / len(self) > LABELLED_LOSS_MAX
+        return counts and marks.metric >= self.floor.least - 1 / len(self)
 
     def part(self, indices: Sequence[int]) -> "Exam":
         """The same on some of the inputs; a default floor is that of these."""

@@ -143,7 +143,7 @@ class Keeper:
         if not self._bench.judging.passes(marks):
             chosen = "chosen by other inputs, but on those that judge " if winner is proof else ""
             return f"{chosen}{floor.metric} {marks.metric:.4f} is below the floor {floor}."
-        if not self._bench.choosing.passes(proof.chosen):
+        if winner is not proof and not self._bench.choosing.passes(proof.chosen):
             least = self._bench.choosing.floor
             return (
                 f"not chosen: {least.metric} {proof.chosen.metric:.4f} is below the floor {least} on the inputs to "
@@ -158,6 +158,8 @@ class Keeper:
             )
         if best.speedup_vs_untuned <= 1.0:
             return f"meets the floor, but is not faster than the untuned model ({best.speedup_vs_untuned:.2f}x)."
+        if not self._bench.choosing.passes(proof.chosen):
+            return f"meets the floor {floor}; the closest of those that missed it by one answer where all are chosen."
         return f"fastest {proof.artefact.target} that meets the floor {floor}."
 
     def _keep(self, variant: Variant, artefact: Artefact, recipe: dict[str, Any] | None) -> Variant:

@@ -247,7 +247,8 @@ def _measure(bench: Workbench, proofs: Sequence[Proof], seconds: float) -> _Meas
 def _winners(bench: Workbench, proofs: Sequence[Proof], speed: dict[str, float]) -> dict[str, Proof]:
     """Per target the fastest that meets the floor; of those as fast, the one with the best answers.
 
-    By the inputs to choose by alone. Trying the next when the judges refuse one would be choosing by the judges.
+    By the inputs to choose by alone. Trying the next when the judges refuse one would be choosing by the judges. Where
+    none meets the floor and few inputs count answers, the closest of those that miss it by one goes before the judges.
     """
     winners: dict[str, Proof] = {}
     for target in dict.fromkeys(proof.artefact.target for proof in proofs):
@@ -256,6 +257,10 @@ def _winners(bench: Workbench, proofs: Sequence[Proof], speed: dict[str, float])
             fastest = max(speed[one.name] for one in good)
             level = [one for one in good if speed[one.name] >= SAME_SPEED * fastest]
             winners[target] = max(level, key=lambda one: _finite_db(one.chosen.sqnr_db))
+            continue
+        near = [one for one in proofs if one.artefact.target == target and bench.choosing.nearly_passes(one.chosen)]
+        if near:
+            winners[target] = max(near, key=lambda one: _finite_db(one.chosen.sqnr_db))
     return winners
 
 

@@ -1,6 +1,6 @@
 """How requests arrive: rates, burstiness, the curve over the week, and a class with its reason.
 
-Classes, first that holds:
+Classes, first that holds; of fewer than 30 requests only "sparse" can be told, and the others are called uniform:
 
 - **sparse**: at least half of all minutes are empty. An engine kept warm for this load mostly waits.
 - **tidal**: over at least a day, the busy hours (90th percentile) carry twice the quiet ones (10th) or more, and
@@ -27,6 +27,8 @@ TIDAL_AUTOCORRELATION = 0.5
 BURSTY_CV = 1.5
 POISSON_BAND = 0.1
 """Nearer to 1 than this is near Poisson."""
+REQUESTS_MIN = 30
+"""Of fewer even a Poisson process seems bursty in one trace of many, and a mean rate is off by a third or more."""
 DISPERSION_WINDOW_REQUESTS = 10
 """Large enough for a stable ratio, small enough that a drift of the rate does not look like bursts."""
 COVERED_S_MIN = MINUTE_S
@@ -147,6 +149,8 @@ def classify(times_s: Floats, cv: float | None, spread: float | None) -> tuple[A
     empty = _empty_minutes_share(times_s)
     if len(times_s) < 2 or empty >= SPARSE_EMPTY_SHARE:
         return "sparse", f"{empty:.0%} of minutes have no request (at least {SPARSE_EMPTY_SHARE:.0%})"
+    if len(times_s) < REQUESTS_MIN:
+        return "uniform", f"taken so: {len(times_s)} requests are too few to tell (at least {REQUESTS_MIN})"
     if span_s >= DAY_S:
         swing, alike = _tide(times_s)
         if swing >= TIDAL_SWING and alike >= TIDAL_AUTOCORRELATION:

@@ -54,6 +54,13 @@ def test_the_class_follows_the_pattern_and_gives_its_reason(times: np.ndarray, k
     assert any(character.isdigit() for character in found.why)
 
 
+@pytest.mark.parametrize("times", [np.array([0.0, 0.011]), np.array([0.0, 0.0, 0.0, 0.0, 1.0])])
+def test_of_a_few_requests_nothing_is_said_but_that_they_are_few(times: np.ndarray) -> None:
+    found = arrivals.describe(times, UNKNOWN, None)
+    assert found.class_ == "uniform"
+    assert found.why == f"taken so: {len(times)} requests are too few to tell (at least 30)"
+
+
 def test_bursts_show_in_the_counts_when_the_gaps_were_not_recorded() -> None:
     rng = np.random.default_rng(0)
     ticks_s = np.repeat(np.arange(1000) * 3.0, rng.choice([1, 40], 1000, p=[0.8, 0.2]))

@@ -6,6 +6,7 @@ from typing import Any
 from loadslice.spec.portrait import Distribution, Portrait
 from loadslice.spec.trace import META_KEYS
 from loadslice.workload import tokens
+from loadslice.workload.arrivals import REQUESTS_MIN
 from loadslice.workload.findings import duration
 from loadslice.workload.trace import Trace
 
@@ -17,8 +18,10 @@ def portrait_lines(portrait: Portrait) -> Iterator[str]:
     """The portrait for a person: figures, the curve, the verdicts, then what to know."""
     rate, arrival = portrait.rate_per_s, portrait.arrival
     yield f"{portrait.trace}: {portrait.requests:,} requests over {duration(portrait.span_s)}"
-    yield f"  rate        mean {_number(rate.mean)}/s, busiest minute {_number(rate.peak_1m)}/s" + (
-        f" ({rate.peak_to_mean:.1f} x mean)" if rate.peak_to_mean is not None else ""
+    yield (
+        f"  rate        mean {_number(rate.mean)}/s, busiest minute {_number(rate.peak_1m)}/s"
+        + (f" ({rate.peak_to_mean:.1f} x mean)" if rate.peak_to_mean is not None else "")
+        + (f", of only {portrait.requests} requests" if portrait.requests < REQUESTS_MIN else "")
     )
     yield f"  arrivals    {arrival.class_}: {arrival.why}"
     for name, sizes in (

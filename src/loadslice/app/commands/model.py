@@ -1,5 +1,6 @@
 """`loadslice model`: versions of a model in a repository."""
 
+import contextlib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from loadslice.spec.files import resolved
 from loadslice.spec.repository import Current, Model
 
 NOT_WELL = 3
+TURNED_BACK = ("rolled_back", "aborted")
+"""States of a rollout that has not adopted its candidate."""
 
 _path = click.Path(path_type=Path)
 _repo = click.argument("repo", metavar="REPO", type=_path)
@@ -138,6 +141,8 @@ def use(repo: Path, name: str, version: str, allow_code: bool, url: str | None, 
     model = _model(repo, name)
     model.manifest(version)
     before = model.current()
+    if (found := _turned_back(model, version, url)) is not None:
+        say(f"warning: {found}; it serves all of the traffic all the same")
     fault = _fault(model, version, allow_code=allow_code)
     after = before
     if fault is None:
@@ -169,6 +174,30 @@ def _current(model: Model) -> Current:
     if current is None:
         raise InputError(f"{model.folder}: no version serves yet. Choose one with `loadslice model use`.")
     return current
+
+
+def _turned_back(model: Model, version: str, url: str | None) -> str | None:
+    """What the last rollout has found of a version that it took back; ``None``: nothing is known against it.
+
+    Args:
+        model: Its repository.
+        version: What is to serve.
+        url: Of the server that knows; without one, the state file beside the repository is asked.
+    """
+    from loadslice.serve import rollout_record
+    from loadslice.serve.state_file import StateFile
+
+    with contextlib.suppress(InputError):  # whoever does not answer here is told of where it matters
+        if url is not None:
+            told = admin_client.done(url, "GET", "/admin/rollout")
+            state, candidate, since, why = (told.get(key) for key in ("state", "candidate", "since", "why"))
+        else:
+            with contextlib.closing(StateFile(model.state_file)) as file:
+                record = rollout_record.read(file)
+            state, candidate, since, why = record.state, record.candidate, record.since, record.why
+        if candidate == version and state in TURNED_BACK:
+            return f"version {version} was {state.replace('_', ' ')} by a rollout at {since}: {why}"
+    return None
 
 
 def _fault(model: Model, version: str, *, allow_code: bool) -> str | None:

@@ -1,5 +1,6 @@
 """`loadslice model` on real models: added, verified, switched, rolled back; what is corrupt never becomes current."""
 
+import contextlib
 import errno
 import json
 import shutil
@@ -11,9 +12,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from loadslice.app import admin_client
 from loadslice.app.cli import run
 from loadslice.app.repository import check_safetensors
 from loadslice.serve.golden import Golden, distance, relative_distance
+from loadslice.serve.rollout_record import Record, write
+from loadslice.serve.state_file import StateFile
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import sha256_file
 
@@ -76,6 +80,33 @@ def test_versions_are_added_listed_used_and_rolled_back(repo, capsys) -> None:
     assert current(repo) == "1"
 
 
+@pytest.mark.parametrize("asked", ["the state file", "the server"])
+def test_a_version_that_a_rollout_took_back_is_used_with_a_word(asked, repo, capsys, monkeypatch) -> None:
+    record = Record(state="rolled_back", candidate="2", since="2026-11-30T10:15:01Z", why="answers otherwise")
+    url = []
+    if asked == "the server":
+        url = ["--url", "http://127.0.0.1:8000"]
+        told = {name: getattr(record, name) for name in ("state", "candidate", "since", "why")}
+        monkeypatch.setattr(admin_client, "done", lambda *_: told)
+    else:
+        with contextlib.closing(StateFile(repo / "m" / ".state" / "server.sqlite")) as file:
+            write(file, record, "").result()
+    capsys.readouterr()
+    assert run(["model", "use", str(repo), "m", "2", *url]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert "version 2 was rolled back by a rollout at 2026-11-30T10:15:01Z: answers otherwise" in line
+    assert current(repo) == "2"
+    assert run(["model", "use", str(repo), "m", "1", *url]) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_a_candidate_gets_what_is_true_now() -> None:
+    record = Record(state="rolled_back", candidate="2")
+    assert [record.weight([0.05], serves) for serves in ("1", "2")] == [0.0, 1.0]
+    assert Record(state="running", candidate="2", step=1).weight([0.05], "1") == 0.05
+    assert Record(state="promoted").weight([0.05], None) == 1.0
+
+
 def test_weights_in_a_file_beside_the_model_come_along(tmp_path, source) -> None:
     write_model(source, 2.0, external=True)
     repo = tmp_path / "other"
@@ -122,7 +153,7 @@ def test_a_model_whose_data_lies_outside_its_folder_is_not_added(tmp_path, sourc
     (source / "a.onnx").write_bytes(model.SerializeToString())
     assert run(["model", "add", str(tmp_path / "other"), str(source / "pipeline.yaml")]) == 2
     assert "external data" in capsys.readouterr().err
-    assert list((tmp_path / "other" / "m").iterdir()) == []
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize("what", ["copyfile", "mkdir"])

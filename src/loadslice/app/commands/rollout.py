@@ -11,7 +11,6 @@ from loadslice.app.output import emit, json_option
 from loadslice.spec import rollout as plans
 
 NEGATIVE = 3
-_BAD = ("rolled_back", "aborted")
 
 _url = click.option(
     "--url",
@@ -96,10 +95,11 @@ def _print(answer: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _lines(answer: dict[str, Any]) -> list[str]:
-    lines = [
-        f"{answer['state']}, step {answer['step']}, {answer['weight']:.0%} of the traffic"
-        + ("" if answer["since"] is None else f", since {answer['since']}"),
-        f"{answer['decision']}: {answer['why']}",
-    ]
+    since = "" if answer["since"] is None else f", since {answer['since']}"
+    share = f", step {answer['step']}, {answer['weight']:.0%} of the traffic" if answer["state"] == "running" else ""
+    lines = [f"{answer['state']}{share}{since}", f"{answer['decision']}: {answer['why']}"]
+    if answer["state"] != "running" and answer.get("serves") is not None:
+        again = ", the one of this rollout," if answer["serves"] == answer["candidate"] else ""
+        lines.append(f"version {answer['serves']}{again} serves all of the traffic now")
     lines += [f"  {name}: {one['decision']}, {one['why']}" for name, one in answer["analysis"].items()]
     return lines

@@ -11,8 +11,8 @@ IDLE = {
 @pytest.mark.parametrize(
     ("since", "first"),
     [
-        (None, "idle, step 0, 0% of the traffic"),
-        ("2026-11-30T10:15:01Z", "idle, step 0, 0% of the traffic, since 2026-11-30T10:15:01Z"),
+        (None, "idle"),
+        ("2026-11-30T10:15:01Z", "idle, since 2026-11-30T10:15:01Z"),
     ],
 )
 def test_a_rollout_that_has_not_begun_has_no_since(
@@ -21,3 +21,14 @@ def test_a_rollout_that_has_not_begun_has_no_since(
     monkeypatch.setattr(admin_client, "done", lambda *_: IDLE | {"since": since})
     assert cli.run(["rollout", "status"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == first
+
+
+def test_a_version_that_was_rolled_back_and_chosen_since_is_said_to_serve(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = {"state": "rolled_back", "candidate": "2", "serves": "2", "weight": 1.0}
+    monkeypatch.setattr(admin_client, "done", lambda *_: IDLE | told)
+    assert cli.run(["rollout", "status"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "rolled_back"
+    assert lines[2] == "version 2, the one of this rollout, serves all of the traffic now"

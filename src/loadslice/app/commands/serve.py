@@ -144,6 +144,8 @@ def command(
         _clear(ready_file)
     source = Source(pipeline_file, profile=profile, dilate=dilate, allow_code=allow_code)
     served = source.first()
+    if served.latency is not None and served.latency.disturbed is not None:
+        say(f"warning: --profile {profile}: {served.latency.disturbed}")
     if watch_file is not None:
         witnesses.append(DriftSampler(watching.load_plan(watch_file), served.pipeline))
     if source.model is None:

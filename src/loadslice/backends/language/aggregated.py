@@ -16,7 +16,7 @@ import numpy as np
 
 from loadslice.backends.language import messages as m
 from loadslice.backends.language.base import KvLayout
-from loadslice.backends.language.calibrate import measured_costs
+from loadslice.backends.language.calibrate import Tell, measured_costs, tell_nobody
 from loadslice.backends.language.gguf import converted
 from loadslice.backends.language.measured import Measured
 from loadslice.spec.errors import InputError, MissingExtraError
@@ -113,12 +113,13 @@ class WholeEngine:
 
     Args:
         order: What to load.
+        tell: As `measured_costs` has it.
 
     Raises:
         InputError: It cannot be loaded, or is asked for what it cannot do.
     """
 
-    def __init__(self, order: m.Load) -> None:
+    def __init__(self, order: m.Load, tell: Tell = tell_nobody) -> None:
         assert order.backend in WHOLE_BACKENDS
         if order.cached_blocks:
             raise InputError(f"backend '{order.backend}' keeps what it wants: `prefix_tokens` must be 0 there.")
@@ -141,6 +142,7 @@ class WholeEngine:
             said,
             order.context,
             measure=order.measure,
+            tell=tell,
         )
         self._numbers: dict[int, int] = {}
         self.ready = m.Ready(said, self._pipeline.vocabulary, *costs, 0)

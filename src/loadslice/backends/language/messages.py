@@ -157,7 +157,16 @@ class Ready(Message, frozen=True):
     relative_sd: float
     export_us_per_token: float
     import_us_per_token: float
+    others_share: float
+    """Of the processors, in others' hands while it measured itself, 0 to 1."""
     memory_bytes: int
+
+
+class Measuring(Message, frozen=True):
+    """From an engine that has loaded: so many kinds of steps are measured, of so many."""
+
+    done: int
+    of: int
 
 
 class Drawn(msgspec.Struct, frozen=True, array_like=True):
@@ -236,7 +245,7 @@ class Pong(Message, frozen=True):
 
 
 ToEngine = Load | Begin | Step | Export | Import | Release | Ping | Stop
-FromEngine = Ready | Failed | Stepped | Exported | Imported | Broken | Cached | Pong
+FromEngine = Ready | Measuring | Failed | Stepped | Exported | Imported | Broken | Cached | Pong
 
 MESSAGE_BYTES_MAX = 196_608
 """A sequential-packet socket takes no larger one."""

@@ -24,7 +24,7 @@ from loadslice.backends.language import messages as m
 from loadslice.backends.language import remote
 from loadslice.backends.language.aggregated import WholeEngine
 from loadslice.backends.language.base import LanguageSession, NoRoomError, StepRow
-from loadslice.backends.language.calibrate import measured_costs
+from loadslice.backends.language.calibrate import Tell, measured_costs, tell_nobody
 from loadslice.backends.language.checks import UNTRUE_STEPS_MAX, fault_of_shape, fault_of_step, untrue_rows
 from loadslice.backends.language.load import open_session
 from loadslice.backends.language.prefix import PrefixCache, names
@@ -55,9 +55,10 @@ class Engine:
     Args:
         shared: Slots for KV.
         order: What to load.
+        tell: As `measured_costs` has it.
     """
 
-    def __init__(self, shared: NDArray[np.uint8], order: m.Load) -> None:
+    def __init__(self, shared: NDArray[np.uint8], order: m.Load, tell: Tell = tell_nobody) -> None:
         self._session: LanguageSession
         self._session, self._layout = open_session(order)
         self._cache = PrefixCache(self._session, order.cached_blocks)
@@ -67,7 +68,7 @@ class Engine:
         self._slot_bytes = len(shared) // order.slots if order.slots else 0
         self._shared = shared
         self._model = bytes.fromhex(self._layout.model_sha256)
-        costs = measured_costs(self._session, self._layout, order.context, measure=order.measure)
+        costs = measured_costs(self._session, self._layout, order.context, measure=order.measure, tell=tell)
         self.ready = m.Ready(self._layout, self._session.vocabulary, *costs, _resident_bytes())
 
     def obey(self, message: m.ToEngine) -> m.FromEngine | None:
@@ -242,10 +243,14 @@ def main(arguments: list[str] | None = None) -> None:
         shared = np.frombuffer(mmap.mmap(given.memory, given.memory_bytes), np.uint8)
     order = m.to_engine.decode(channel.recv(m.MESSAGE_BYTES_MAX))
     assert isinstance(order, m.Load)
+
+    def tell(done: int, of: int) -> None:
+        channel.send(m.encoder.encode(m.Measuring(done, of)))
+
     try:
         if order.backend in REMOTE_BACKENDS:
             remote.serve(order, channel)
-        engine = WholeEngine(order) if order.backend in WHOLE_BACKENDS else Engine(shared, order)
+        engine = WholeEngine(order, tell) if order.backend in WHOLE_BACKENDS else Engine(shared, order, tell)
     except InputError as error:
         channel.send(m.encoder.encode(m.Failed(str(error))))
         return

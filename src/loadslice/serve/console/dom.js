@@ -83,7 +83,7 @@ const plain = (title, text, kind) => ({
 const marked = (title, text, calls, kind) => ({
   title, text: kind, cell: (row, node) => {
     const isCalling = calls(row);
-    setText(node, isCalling ? `! ${text(row)}` : text(row));
+    setText(node, isCalling ? `!\u00a0${text(row)}` : text(row));
     node.classList.toggle("call", isCalling);
   },
 });

@@ -7,7 +7,7 @@ const isTroubled = (engine) =>
 const engineTable = new Table("engine-table", "", [
   marked("engine", (one) => one.name, isTroubled),
   marked("state", (one) => one.state, (one) => one.state !== "up", "word"),
-  plain("runs", (one) => `${one.isolation || UNKNOWN}, ${one.basis}`, "word"),
+  plain("runs in", (one) => `${one.isolation || UNKNOWN}${one.basis === "measured" ? "" : `, ${one.basis}`}`, "word"),
   measured("busy", (one) => one.utilisation),
   plain("running / slots", (one) => `${one.running} / ${one.slots}`),
   marked("waiting / limit", (one) => `${one.queued} / ${one.queue_limit}`, (one) => one.queue_limit > 0 && one.queued * 2 >= one.queue_limit),

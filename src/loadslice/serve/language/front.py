@@ -51,10 +51,18 @@ class LanguageFront:
         language: Checked.
         limits: What clients may ask.
         access: Who may ask.
+        starting: Says what is being done while there is no service yet.
     """
 
-    def __init__(self, language: Language, limits: Limits, access: Access | None = None) -> None:
+    def __init__(
+        self,
+        language: Language,
+        limits: Limits,
+        access: Access | None = None,
+        starting: Callable[[], str] = lambda: "starting",
+    ) -> None:
         self.service: LanguageService | None = None
+        self._starting = starting
         self.access = access or Access(None)
         self.bodies = Bodies(limits)
         self._language = language
@@ -142,8 +150,17 @@ class LanguageFront:
         return json_reply({"object": "list", "data": [self._model()]})
 
     def _ready(self) -> Reply:
-        ready = self.service is not None and self.service.is_ready() and not self.service.shell.draining
-        return json_reply({"ready": ready}, 200 if ready else 503)
+        why = self._why_not_ready()
+        return json_reply({"ready": True}, 200) if why is None else json_reply({"ready": False, "reason": why}, 503)
+
+    def _why_not_ready(self) -> str | None:
+        if self.service is None:
+            return self._starting()
+        if self.service.shell.draining:
+            return "stopping: what is inside is finished, nothing is admitted"
+        return (
+            None if self.service.is_ready() else "no engine that decodes is up, with one that computes prompts for it"
+        )
 
     def _metrics(self) -> Reply:
         text = b"" if self.service is None else self.service.metrics.render()

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from loadslice.backends.language import messages as m
@@ -29,6 +29,7 @@ from loadslice.serve.language.journal import FLUSH_S, LanguageJournalWriter, ref
 from loadslice.serve.language.layouts import check_layouts, check_vocabularies
 from loadslice.serve.language.metrics import LanguageMetrics
 from loadslice.serve.language.shell import LanguageShell
+from loadslice.serve.language.starting import SILENT_S, Starting
 from loadslice.serve.limits import Limits
 from loadslice.serve.listener import Listener, close_listener, open_listener
 from loadslice.spec.errors import InputError
@@ -36,7 +37,6 @@ from loadslice.spec.language import REMOTE_BACKENDS, Language, LanguageEngine, S
 
 log = logging.getLogger(__name__)
 
-LOAD_TIMEOUT_S = 300.0
 RESTART_S, RESTART_S_MAX = 0.5, 30.0
 """Wait before an engine is started again, doubled each time it fails within a minute."""
 WATCH_S = 0.5
@@ -61,6 +61,7 @@ class LanguageServer:
         access: Who may ask.
         journal: Folder to keep one in.
         console: Whether it has a console.
+        tell: Is told what is being done while it starts.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class LanguageServer:
         access: Access | None = None,
         journal: Path | None = None,
         console: bool = False,
+        tell: Callable[[str], None] = log.info,
     ) -> None:
         self.language = language
         self.ready: dict[str, m.Ready] = {}
@@ -87,11 +89,12 @@ class LanguageServer:
         self._beside = {name: dict(others) for name, others in company.items()}
         self._limits = limits or Limits()
         self._clock = Clock()
-        self._front = LanguageFront(language, self._limits, access)
+        self._front = LanguageFront(language, self._limits, access, lambda: self._starting.text)
         self._console = LanguageConsole(self._front) if console else None
         self._journal_folder = journal
         self._journal: LanguageJournalWriter | None = None
         self._names = list(language.engines)
+        self._starting = Starting(self._names, tell)
         self._slots = SharedSlots(*self._slot_sizes())
         self._processes = [
             LanguageProcess(
@@ -195,6 +198,7 @@ class LanguageServer:
         self._port = self._listener.sockets[0].getsockname()[1]
         try:
             is_elsewhere = all(engine.backend in REMOTE_BACKENDS for engine in self.language.engines.values())
+            self._starting.say("reading the model's words, converting its file if need be")
             folder = await asyncio.to_thread(tokenizer_folder if is_elsewhere else converted, self._model)
             words = await asyncio.to_thread(Words, folder)
             await self._start_engines()
@@ -203,6 +207,7 @@ class LanguageServer:
             check_vocabularies(self.ready, words)
             tables = lower(self.language, self._costs, self._beside)
             state = fresh(tables, self.language.max_sequences)
+            self._starting.say("compiling the token desk's decisions, or loading them")
             await asyncio.to_thread(compile_apart, "language", desk.on_step_done)
             await asyncio.to_thread(warm_desk, tables)
             if self._journal_folder is not None:
@@ -259,12 +264,12 @@ class LanguageServer:
         loop = asyncio.get_running_loop()
         self._loaded = [loop.create_future() for _ in self._names]
         for index, name in enumerate(self._names):
-            self._start(index)
             try:
-                async with asyncio.timeout(LOAD_TIMEOUT_S):
+                async with self._starting.loading(index):
+                    self._start(index)
                     ready = await self._loaded[index]
             except TimeoutError:
-                raise InputError(f"engine '{name}': did not load within {LOAD_TIMEOUT_S:.0f} s.") from None
+                raise InputError(f"engine '{name}': said nothing of its loading for {SILENT_S:.0f} s.") from None
             self.ready[name] = ready
             given = self.language.engines[name].cost
             self._costs.setdefault(name, given or _cost(ready))
@@ -285,6 +290,8 @@ class LanguageServer:
                 self._is_up[index] = True
                 self._shell.engine_up(index)
                 log.warning("engine '%s' is back", self._names[index])
+        elif isinstance(message, m.Measuring):
+            self._starting.measuring(index, message)
         elif isinstance(message, m.Failed):
             if not waiting.done():
                 waiting.set_exception(InputError(f"engine '{self._names[index]}': {message.reason}"))

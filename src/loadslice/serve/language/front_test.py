@@ -1,0 +1,36 @@
+"""What a language server says before it is ready."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from loadslice.backends.language import messages as m
+from loadslice.serve.language.front import LanguageFront
+from loadslice.serve.language.server import LanguageServer
+from loadslice.spec.language import Language, LanguageEngine
+
+LANGUAGE = Language(version=1, language="chat", model="m", engines={"a": LanguageEngine(backend="openvino-paged")})
+
+
+def reason(front: LanguageFront) -> str:
+    reply = front._ready()
+    assert reply.status == 503
+    said = json.loads(reply.body)
+    assert said["ready"] is False
+    return str(said["reason"])
+
+
+def test_a_server_that_starts_says_what_it_measures_and_how_far_it_is() -> None:
+    told: list[str] = []
+    server = LanguageServer(LANGUAGE, Path("m"), tell=told.append)
+
+    async def start() -> None:
+        assert reason(server._front) == "starting"
+        server._loaded = [asyncio.get_running_loop().create_future()]
+        for done in (3, 4):
+            server._hear(0, m.Measuring(done, 8))
+
+    asyncio.run(start())
+    assert reason(server._front) == "engine a (1 of 1): measuring its steps, 4 of 8 kinds done"
+    assert told == ["engine a (1 of 1): measuring its steps, 3 of 8 kinds done"]
+    server._slots.close()
