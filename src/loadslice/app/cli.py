@@ -1,6 +1,7 @@
 """The command line. Each command lives in `app/commands/` and is imported only when it is called."""
 
 import contextlib
+import difflib
 import importlib
 import io
 import os
@@ -61,6 +62,16 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; click looks for names like a wrong one only among those that are imported."""
+        if (name := args[0]) not in COMMANDS and not name.startswith("-"):
+            close = difflib.get_close_matches(name, COMMANDS, n=2)
+            meant = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+            raise click.UsageError(f"No such command {name!r:.80}.{meant}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List commands without importing them."""
         with formatter.section("Commands"):
@@ -84,8 +95,10 @@ def main(arguments: list[str] | None = None) -> None:
 def _in_one_line(error: click.ClickException) -> str:
     """What is wrong with the command line, and where to look; click says it over several lines."""
     text = " ".join(error.format_message().split()).removesuffix(".")
+    said, asks, meant = text.partition("(Did you mean")
+    text = f"{said}Did you mean{meant.removesuffix(')')}" if asks else text
     context = getattr(error, "ctx", None)
-    return f"{text}. See `{context.command_path if context else 'loadslice'} --help`."
+    return f"{text}{'' if text.endswith('?') else '.'} See `{context.command_path if context else 'loadslice'} --help`."
 
 
 def run(arguments: list[str] | None = None) -> int:

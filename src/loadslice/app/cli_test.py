@@ -32,6 +32,24 @@ def test_a_wrong_command_line_is_one_line_that_says_where_to_look(
     assert "--help`" in said.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["serv"], "'serve'?"),
+        (["trace", "imprt", "x"], "'import'?"),
+        (["serve", "p.yaml", "--htp", "1"], "'--http'"),
+    ],
+)
+def test_what_is_nearly_right_is_answered_with_what_was_meant(
+    arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(arguments) == 2
+    said = capsys.readouterr().err
+    assert " Did you mean " in said
+    assert meant in said
+    assert "? See `loadslice" in said
+
+
 def test_no_help_page_prints_a_bound_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     for name in cli.COMMANDS:
         cli.run([name, "--help"])

@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 
 from loadslice.evaluate import environment
-from loadslice.evaluate.diagnose import drawn, from_journal, operators, precision, shapes
+from loadslice.evaluate.diagnose import drawn, from_journal, losses, operators, precision, shapes
 from loadslice.evaluate.diagnose.avalanche import onset
-from loadslice.evaluate.diagnose.evidence import Evidence, NotSeenError, PowerSeen
+from loadslice.evaluate.diagnose.evidence import EndedSeen, Evidence, NotSeenError, PowerSeen
 from loadslice.evaluate.diagnose.power import RULE as POWER
 from loadslice.evaluate.diagnose.queues import growth
 from loadslice.evaluate.diagnose.rule import ask
@@ -320,3 +320,13 @@ def test_an_onset_is_the_first_of_two_bins_far_above_the_beginning() -> None:
     values = np.array([1.0, 2, 1, 2, 1, 1, 30, 1, 1, 20, 40, 80, 80, 80, 80, 80])
     assert onset(values, 4.0) == 9
     assert onset(np.full(20, 50.0), 4.0) is None
+
+
+def test_what_was_refused_at_the_door_is_one_finding_and_a_few_tries_are_none() -> None:
+    tries = [EndedSeen("refused", f"HTTP {code}", 1) for code in (404, 405, 415)]
+    served = EndedSeen("completed", None, 96)
+    assert list(losses.RULE.look(Evidence(ended=[served, *tries]))) == []
+    (one,) = losses.RULE.look(Evidence(ended=[served, *tries, EndedSeen("refused", "HTTP 400", 20)]))
+    assert one.symptom == "23 of 119 requests refused (HTTP 400: 20, HTTP 404: 1, HTTP 405: 1, HTTP 415: 1)"
+    (failed,) = losses.RULE.look(Evidence(ended=[served, EndedSeen("failed", "stage_failed", 1)]))
+    assert failed.figures["outcome"] == "failed", "a failure is told however rare"

@@ -9,6 +9,8 @@ from loadslice.spec.diagnosis import Confidence, Finding
 
 SHARE_MIN = 0.01
 """Of what ended; a failed request is told however rare: unlike a refusal, nobody decided it."""
+REQUESTS_MIN = 5
+"""Of one kind: a few tries of somebody who learns the interface are a hundredth of a hundred."""
 
 LOST = ("failed", "expired", "shed", "rejected", "cancelled", "refused")
 
@@ -91,10 +93,28 @@ def _look(evidence: Evidence) -> Iterable[Finding]:
     if evidence.ended is None:
         raise NotSeenError("nothing says how requests ended")
     total = sum(one.requests for one in evidence.ended)
-    for one in sorted(evidence.ended, key=lambda one: -one.requests):
-        rare = one.requests < SHARE_MIN * total and one.outcome != "failed"
+    for one in sorted(_by_cause(evidence.ended), key=lambda one: -one.requests):
+        rare = one.requests < max(REQUESTS_MIN, SHARE_MIN * total) and one.outcome != "failed"
         if one.outcome in LOST and one.requests and not rare:
             yield _finding(one, total, evidence)
+
+
+def _by_cause(ended: list[EndedSeen]) -> list[EndedSeen]:
+    """What was refused at the door as one, whatever HTTP's status: its cause and its remedy are the client's."""
+    refused = sorted((one for one in ended if one.outcome == "refused"), key=lambda one: -one.requests)
+    if len(refused) < 2:
+        return ended
+    reasons = ", ".join(f"{one.reason}: {one.requests}" for one in refused)
+    firsts = [one.first_s for one in refused if one.first_s is not None]
+    lasts = [one.last_s for one in refused if one.last_s is not None]
+    together = EndedSeen(
+        "refused",
+        reasons,
+        sum(one.requests for one in refused),
+        min(firsts, default=None),
+        max(lasts, default=None),
+    )
+    return [*(one for one in ended if one.outcome != "refused"), together]
 
 
 def _finding(one: EndedSeen, total: int, evidence: Evidence) -> Finding:
@@ -116,7 +136,8 @@ def _finding(one: EndedSeen, total: int, evidence: Evidence) -> Finding:
 
 RULE = Rule(
     name="requests-lost",
-    formula=f"a request failed, or {SHARE_MIN:.0%} or more of what ended was refused, expired or left for one reason",
+    formula=f"a request failed, or at least {REQUESTS_MIN} requests and {SHARE_MIN:.0%} of what ended were refused, "
+    "expired or left for one reason",
     reason="a few refusals belong to a bounded queue; a failure is a fault each time",
     needs="a journal, a simulation, or a live server",
     look=_look,
