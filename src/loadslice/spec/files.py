@@ -5,7 +5,6 @@ import errno
 import hashlib
 import os
 import platform
-import re
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any, BinaryIO, TypeVar
 import msgspec
 import yaml
 
+from loadslice.spec import kinds, validation
 from loadslice.spec.errors import InputError, OutputError
 
 T = TypeVar("T")
@@ -81,7 +81,14 @@ def decode_yaml(path: Path, kind: type[T]) -> T:
     Raises:
         InputError: Unreadable, not UTF-8, not YAML, or not of this type.
     """
+    _refuse_binary(path, kind)
     return decode_yaml_text(read_bytes(path, max_bytes=YAML_BYTES_MAX), str(path), kind)
+
+
+def _refuse_binary(path: Path, kind: type[Any]) -> None:
+    with contextlib.suppress(OSError), opened(path) as stream:  # whoever reads it says why it cannot be
+        if (what := kinds.binary(stream.read(kinds.HEAD_BYTES))) is not None:
+            raise InputError(f"{path}: this is {what}; {kinds.wanted(kind)} is wanted here.")
 
 
 def decode_yaml_text(raw: bytes | str, place: str, kind: type[T]) -> T:
@@ -106,7 +113,9 @@ def decode_yaml_text(raw: bytes | str, place: str, kind: type[T]) -> T:
     try:
         return msgspec.convert(found, type=kind)
     except msgspec.ValidationError as error:
-        raise InputError(f"{place}: {_with_plain_path(_with_keys(str(error), found, kind))}") from error
+        raise InputError(
+            f"{place}: {kinds.mistaken(found, kind) or validation.told(str(error), found, kind)}"
+        ) from error
     except RecursionError as error:
         raise InputError(f"{place}: nested too deeply.") from error
 
@@ -146,56 +155,6 @@ def _expanded(node: yaml.Node, sizes: dict[int, int], above: set[int]) -> int:
     return sizes[id(node)]
 
 
-def _with_keys(text: str, found: Any, kind: type[Any]) -> str:
-    """Put keys in the place of msgspec's ``[...]``, which stands for any value of a mapping.
-
-    The key is found by leaving out the others: the fault is in the entry that brings the same message alone.
-    """
-    message, marker, place = text.partition(" - at `$")
-    while "[...]" in place:
-        before, _, after = place.partition("[...]")
-        mapping = _at(found, before)
-        if not isinstance(mapping, dict):
-            return text
-        for key in mapping:
-            with contextlib.suppress(msgspec.ValidationError):
-                msgspec.convert(_replaced(found, before, {key: mapping[key]}), type=kind)
-                continue
-            place = f"{before}.{key}{after}"
-            break
-        else:
-            return text
-    return f"{message}{marker}{place}"
-
-
-def _steps(place: str) -> list[str | int]:
-    """``.stages[0].batch`` as keys and indices."""
-    return [int(index) if index else key for key, index in re.findall(r"\.?([^.\[\]]+)|\[(\d+)\]", place)]
-
-
-def _at(found: Any, place: str) -> Any:
-    for step in _steps(place):
-        try:
-            found = found[step]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return found
-
-
-def _replaced(found: Any, place: str, value: Any) -> Any:
-    """A copy with one mapping replaced; only what leads there is copied."""
-    steps = _steps(place)
-    if not steps:
-        return value
-    copied: Any = found.copy()
-    inner = copied
-    for step in steps[:-1]:
-        inner[step] = inner[step].copy()
-        inner = inner[step]
-    inner[steps[-1]] = value
-    return copied
-
-
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """All that decoding somebody else's JSON raises: wrong types, wrong bytes, nesting without an end."""
 
@@ -206,26 +165,20 @@ def decode_json(path: Path, kind: type[T]) -> T:
     Raises:
         InputError: Unreadable, not JSON, or not of this type.
     """
+    _refuse_binary(path, kind)
     raw = read_bytes(path)
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
-        text = str(error)
-        if "[...]" in text and len(raw) <= YAML_BYTES_MAX:
+        found = None
+        if len(raw) <= YAML_BYTES_MAX:
             with contextlib.suppress(*NOT_JSON):  # what follows the fault may be no JSON at all
-                text = _with_keys(text, msgspec.json.decode(raw), kind)
-        raise InputError(f"{path}: {_with_plain_path(text)}") from error
+                found = msgspec.json.decode(raw)
+        raise InputError(
+            f"{path}: {kinds.mistaken(found, kind) or validation.told(str(error), found, kind)}"
+        ) from error
     except NOT_JSON as error:
         raise InputError(f"{path}: not valid JSON: {error}") from error
-
-
-def _with_plain_path(text: str) -> str:
-    """Turn msgspec's ``... - at `$.stages[0].name``` into ``stages[0].name: ...``."""
-    message, marker, place = text.partition(" - at `$")
-    if not marker:
-        return text
-    place = place.rstrip("`").lstrip(".")
-    return f"{place}: {message}" if place else message
 
 
 def encode_json(document: Any) -> bytes:
