@@ -109,14 +109,15 @@ def run(arguments: list[str] | None = None) -> int:
 
 def _run(arguments: list[str] | None) -> int:
     stdout = sys.stdout
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        _refuse_no_text(sys.argv[1:] if arguments is None else arguments)
+        _refuse_no_text(given)
         if isinstance(stdout, io.TextIOWrapper):
             stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 shows what it cannot so
         result: Any = root.main(args=arguments, prog_name="loadslice", standalone_mode=False)
         sys.stdout.flush()
     except InputError as error:
-        return _refused(str(error))
+        return _refused(_of_address(given, str(error)) or str(error))
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 2
@@ -149,6 +150,17 @@ def _refuse_no_text(arguments: list[str]) -> None:
         except UnicodeEncodeError as error:
             shown = argument.encode(errors="backslashreplace").decode()
             raise InputError(f"'{shown:.200}': is not UTF-8, and results that name it must be. Rename it.") from error
+
+
+def _of_address(arguments: list[str], text: str) -> str | None:
+    """What to say where a fault's place is an address that was taken for a file; ``None``: it is none.
+
+    A path has no double slash, so that what the fault names is not what was typed.
+    """
+    for argument in arguments:
+        if argument.startswith(("http://", "https://")) and text.startswith(str(Path(argument))):
+            return f"{argument}: is an address, and a file or a folder is wanted here."
+    return None
 
 
 def _refused(text: str) -> int:

@@ -50,6 +50,16 @@ def test_what_is_nearly_right_is_answered_with_what_was_meant(
     assert "? See `loadslice" in said
 
 
+@pytest.mark.parametrize("command", [["story", "URL", "3"], ["check", "URL"], ["serve", "URL"]])
+def test_an_address_in_the_place_of_a_file_is_named_as_it_was_typed(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = "http://127.0.0.1:1"
+    assert cli.run([url if word == "URL" else word for word in command]) == 2
+    said = capsys.readouterr().err
+    assert said == f"loadslice: {url}: is an address, and a file or a folder is wanted here.\n"
+
+
 def test_no_help_page_prints_a_bound_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     for name in cli.COMMANDS:
         cli.run([name, "--help"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from loadslice.app.output import emit, json_option
+from loadslice.app.output import emit, json_option, say
 from loadslice.spec import journal as journal_file
 from loadslice.spec.errors import InputError
 
@@ -18,21 +18,26 @@ MATCHES_MAX = 100
 @click.command("story", epilog="Example: loadslice story out/journal order-17")
 @click.argument("journal", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("name")
+@click.option("--tag", "is_tag", is_flag=True, help="NAME is a tag, even where a request has it as its id.")
 @json_option
-def command(journal: Path, name: str, *, as_json: bool) -> None:
-    """Tell what happened to the request NAME in JOURNAL: its tag, or the id its client gave.
+def command(journal: Path, name: str, *, is_tag: bool, as_json: bool) -> None:
+    """Tell what happened to the request NAME in JOURNAL: the id its client gave, or its tag (its number in JOURNAL).
 
     Times are milliseconds from its arrival at the core; unknown is null. Several requests of one id are told in turn.
     """
     import polars as pl
 
     kept = journal_file.load(journal)
-    found = kept.requests.filter(pl.col("id") == name)
-    if found.height == 0 and name.isascii() and name.isdigit() and len(name) < 19:
-        found = kept.requests.filter(pl.col("tag") == int(name))
+    number = int(name) if name.isascii() and name.isdigit() and len(name) < 19 else -1  # no request's
+    of_id, of_tag = (kept.requests.filter(pl.col(column) == value) for column, value in (("id", name), ("tag", number)))
+    found = of_tag if is_tag or of_id.height == 0 else of_id
     if found.height == 0:
         last = kept.requests.select(pl.col("tag").max()).item()
-        raise InputError(f"{journal}: no request has the id or tag '{name}'; tags go from 0 to {last}.")
+        raise InputError(
+            f"{journal}: no request has the {'' if is_tag else 'id or '}tag '{name}'; tags go from 0 to {last}."
+        )
+    if found is of_id and of_tag.height and of_tag["tag"][0] not in of_id["tag"]:
+        say(f"'{name}' is taken for an id; the request with the tag {name} is another one: add --tag")
     stories = [
         _story(request, kept.stages.filter(pl.col("tag") == request["tag"]).sort("enqueued_ns").iter_rows(named=True))
         for request in found.head(MATCHES_MAX).iter_rows(named=True)
@@ -75,7 +80,7 @@ def _ms(ns: int | None) -> float | None:
 
 def _lines(stories: list[dict[str, Any]]) -> Iterator[str]:
     for told in stories:
-        name = f"{told['tag']}" + (f" ({told['id']})" if told["id"] else "")
+        name = f"{told['tag']}" + (f" (id {told['id']})" if told["id"] else "")
         who = ", ".join(f"{key} {told[key]}" for key in ("class", "tenant", "source", "version") if told[key])
         yield f"request {name}: {who}"
         yield f"{0.0:10.3f} ms  arrived, {told['arrival_s']:.3f} s after the run began"

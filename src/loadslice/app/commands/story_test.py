@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -41,3 +42,19 @@ def test_a_request_that_is_not_there_is_one_line(journal: Path, name: str, capsy
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "no request has the id or tag" in said
+
+
+def test_an_id_that_looks_like_a_tag_hides_no_request(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a replay names its requests: by their rows, which are not the order in which they arrived."""
+    folder = tmp_path / "journal"
+    shutil.copytree(journal, folder)
+    kept = pl.read_parquet(folder / "requests.parquet")
+    ids = pl.when(pl.col("tag") == 6).then(pl.lit("3")).otherwise(pl.lit("")).alias("id")
+    kept.with_columns(ids).write_parquet(folder / "requests.parquet")
+    for asked, tag, is_noted in ((["3"], 6, True), (["3", "--tag"], 3, False), (["4"], 4, False)):
+        assert cli.run(["story", str(folder), *asked, "--json"]) == 0
+        said = capsys.readouterr()
+        assert [one["tag"] for one in json.loads(said.out)["stories"]] == [tag]
+        assert ("add --tag" in said.err) is is_noted
