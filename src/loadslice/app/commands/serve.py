@@ -274,7 +274,7 @@ async def _serve(server: Server, serving: Serving, ready_file: Path | None, *, a
         as_json=as_json,
         text=lambda: [
             f"ready {server.url} (pipeline {served.pipeline}, engines {', '.join(engines)})",
-            *([] if server.console_url is None else [f"console {server.console_url}"]),
+            *_other_addresses(server),
         ],
     )
     sys.stdout.flush()  # whoever waits for this line reads a pipe
@@ -287,6 +287,15 @@ async def _serve(server: Server, serving: Serving, ready_file: Path | None, *, a
     log.info("stopped: %d requests (%s)", sum(server.outcomes.values()), ended or "none")
     if hurried.is_set():
         raise click.exceptions.Exit(INTERRUPTED)
+
+
+def _other_addresses(server: Server) -> list[str]:
+    """Lines about what it listens to beside HTTP."""
+    host = server.url.partition("//")[2].rpartition(":")[0]
+    return [
+        *([] if server.grpc_port is None else [f"grpc {host}:{server.grpc_port}"]),
+        *([] if server.console_url is None else [f"console {server.console_url}"]),
+    ]
 
 
 async def _reload(server: Server) -> None:

@@ -1,11 +1,15 @@
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 pytest.importorskip("onnxruntime", reason="the extra 'onnxruntime' is not installed")
 
 from loadslice.app.cli import run
+from loadslice.app.commands import serve
 from loadslice.backends import checks
+from loadslice.serve.server import Server
 
 PIPELINE = """
 version: 1
@@ -33,3 +37,16 @@ def test_what_cannot_be_emulated_is_refused_in_one_line(
     printed = capsys.readouterr()
     assert said in printed.err
     assert "Traceback" not in printed.err
+
+
+@pytest.mark.parametrize(
+    ("port", "console", "lines"),
+    [
+        (None, None, []),
+        (18301, None, ["grpc [::1]:18301"]),
+        (18301, "http://[::1]:18300/console", ["grpc [::1]:18301", "console http://[::1]:18300/console"]),
+    ],
+)
+def test_every_address_it_listens_on_is_said(port: int | None, console: str | None, lines: list[str]) -> None:
+    server = SimpleNamespace(url="http://[::1]:18300", grpc_port=port, console_url=console)
+    assert serve._other_addresses(cast(Server, server)) == lines
