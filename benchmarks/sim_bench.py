@@ -156,8 +156,8 @@ def run() -> dict[str, Any]:
     started = time.process_time()
     simulate.warm()
     kernel_load_cpu_s = time.process_time() - started
-    # First, so that peak memory is its own. On the fleet as it is nearly every request is a batch of its own; a fleet of
-    # the size that 1,000 requests a second need is as busy as in the other figures.
+    # First, so that peak memory is its own. On the fleet as it is nearly every request is a batch of its own; on one of
+    # the size that 1,000 requests a second need there is as much company as in the other figures.
     idle_s, memory_mb = day_at_1000_per_s(slower=1.0)
     busy_s, _ = day_at_1000_per_s(slower=LOAD * capacity_per_s(4) / DAY_RATE_PER_S)
     return {
