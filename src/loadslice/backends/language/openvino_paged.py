@@ -134,7 +134,7 @@ class PagedSession:
 
     def _set(self, name: str, values: list[int] | int, dtype: type) -> None:
         """Give an input its numbers: in place while there are as many as in the step before."""
-        numbers = np.asarray(values, dtype)
+        numbers: NDArray[Any] = np.asarray(values, dtype)
         kept = self._inputs.get(name)
         if kept is not None and kept.shape == numbers.shape:
             kept[...] = numbers
