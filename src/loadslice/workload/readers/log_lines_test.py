@@ -45,7 +45,7 @@ def test_the_longest_time_of_a_line_is_the_requests_and_an_address_is_none(
     assert found.frame["latency_ms"].to_list() == [ms] if ms is not None else "latency_ms" not in found.frame.columns
 
 
-DAMAGE = (b"10.0.0.9 - - [10/Oct/20\n", b"\0\0\0\0\n", b"\xff\xfe caf\xe9\n")
+DAMAGE = (b"10.0.0.9 - - [10/Oct/20\n", b"\0\0\0\0\n", b"\xff\xfe \xe9\xe8\n")
 
 
 def test_damaged_lines_are_left_out_as_many_as_are_allowed_and_counted(tmp_path: Path) -> None:
