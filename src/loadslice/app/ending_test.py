@@ -77,15 +77,15 @@ def hang():
     native.pthread_mutex_lock(lock)
 
 
-@click.command("write")
+@click.command("check")
 def write():
     with replacing(Path(sys.argv[1]) / "result") as path:
         path.write_text("half")
         ACT
 
 
-cli.LazyGroup.get_command = lambda self, ctx, name: write
-sys.exit(cli.run(["write"]))
+cli.LazyGroup.get_command = lambda self, ctx, name: write  # whatever the name
+sys.exit(cli.run(["check"]))
 """
 
 
