@@ -41,9 +41,9 @@ class Handback:
 
     def call(self, function: Callable[[Any], object], argument: Any) -> None:
         """Have a function called on the loop's thread; does nothing once closed. From any thread."""
-        self._calls.append((function, argument))
         with self._lock:
-            if self._is_open:
+            if self._is_open:  # else it would stay here, with all tensors of a batch
+                self._calls.append((function, argument))
                 with contextlib.suppress(BlockingIOError):  # full of what says the same
                     os.write(self._writer, b".")
 

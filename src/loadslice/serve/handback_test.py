@@ -1,6 +1,7 @@
 import asyncio
 import os
 import threading
+import weakref
 
 import pytest
 
@@ -67,5 +68,21 @@ def test_a_worker_that_comes_back_late_writes_to_nothing_that_has_been_opened_si
             os.read(reader, 1)
         os.close(reader)
         os.close(writer)
+
+    asyncio.run(play())
+
+
+def test_what_is_called_once_closed_is_not_kept() -> None:
+    class Tensors:
+        """Something that can be referred to weakly."""
+
+    async def play() -> None:
+        home = Handback(asyncio.get_running_loop())
+        home.close()
+        late = Tensors()
+        home.call(lambda _: None, late)
+        kept = weakref.ref(late)
+        del late
+        assert kept() is None
 
     asyncio.run(play())
