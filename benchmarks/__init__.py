@@ -4,13 +4,13 @@ Each repeat runs in a process of its own, so that peak memory and warm caches of
 """
 
 import importlib
-import multiprocessing
 import os
 import statistics
 import time
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from loadslice.app.process_apart import process_apart
 
 SUFFIX = "_bench"
 
@@ -49,8 +49,7 @@ def run_once(name: str) -> Figures:
 
 def run_apart(name: str) -> Figures:
     """Run one benchmark in a fresh process."""
-    fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=fresh) as pool:
+    with process_apart() as pool:
         return pool.submit(run_once, name).result()
 
 

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from benchmarks.language_runs import CHAT, WORDS, Machine, chat, load_process, sent, watch
+from benchmarks.language_runs import CHAT, WORDS, Machine, chat, sent, watch
 from loadslice.app.output import say
+from loadslice.app.process_apart import process_apart
 from loadslice.backends.language.base import StepRow
 from loadslice.backends.language.gguf import converted
 from loadslice.backends.language.openvino_paged import PagedSession
@@ -159,7 +160,7 @@ async def decode() -> dict[str, Any]:
     cpu: dict[str, list[float]] = {"paged": [], "genai": [], "http": []}
     busy = []
     asks = [Ask(at_s=0.0, prompt=prompt, tokens=TOKENS) for prompt in prompts()]
-    with load_process() as pool:
+    with process_apart() as pool:
         async with served(shared(chunk=None)) as server:
             same = [paged.batch().tokens, genai.batch(prompts()).tokens]
             await sent(pool, server, asks)
@@ -266,7 +267,7 @@ async def mix() -> dict[str, Any]:
     asked: list[Ask] = []
     heard: dict[str, list[Heard]] = {name: [] for name in ways()}
     machines: dict[str, list[Machine]] = {name: [] for name in ways()}
-    with load_process() as pool:
+    with process_apart() as pool:
         async with contextlib.AsyncExitStack() as stack:
             servers = {name: await stack.enter_async_context(served(said)) for name, said in ways().items()}
             for number in range(MIX_ROUNDS):

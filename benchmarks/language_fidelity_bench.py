@@ -32,7 +32,6 @@ from benchmarks.language_runs import (
     Tails,
     asks_of,
     chat,
-    load_process,
     sent,
     served,
     stretch_of,
@@ -43,6 +42,7 @@ from benchmarks.language_runs import (
 from loadslice.app.language_served import Served, as_seen, load_for, parts_of
 from loadslice.app.language_served import served as served_by
 from loadslice.app.output import say
+from loadslice.app.process_apart import process_apart
 from loadslice.evaluate.language_client import Ask, Heard
 from loadslice.profiles.language import measure
 from loadslice.profiles.language_fit import noise_of
@@ -337,7 +337,7 @@ async def live(
 ) -> list[Sent]:
     """Measure every stretch in every round, so that the machine's moods reach all of them, a load before each."""
     found: list[Sent] = []
-    with load_process() as pool:
+    with process_apart() as pool:
         async with served(language, profile, journal) as server:
 
             async def send(name: str, asks: list[Ask]) -> None:

@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,14 +73,6 @@ def chat(policy: RouterPolicy | None = None, **changes: Any) -> Language:
     if policy is not None:
         language = msgspec.structs.replace(language, router=msgspec.structs.replace(language.router, policy=policy))
     return msgspec.structs.replace(language, **changes)
-
-
-@contextlib.contextmanager
-def load_process() -> Iterator[ProcessPoolExecutor]:
-    """A process for the client alone."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        pool.submit(os.getpid).result()
-        yield pool
 
 
 @contextlib.asynccontextmanager

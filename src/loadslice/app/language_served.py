@@ -7,8 +7,6 @@ began, and so what it took in parts of what it should have.
 import asyncio
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from loadslice.app.process_apart import process_apart
 from loadslice.evaluate.language_client import Ask, Heard, send_apart
 from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens import desk
@@ -330,7 +329,7 @@ async def _serve(
     )
     await server.start()
     try:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        with process_apart() as pool:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(pool, send_apart, server.url, language.language, list(asks))
     finally:

@@ -1,0 +1,42 @@
+"""A process for one piece of work, which never outlives the process that asked for it."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+ENDING_S = 20.0
+"""For putting things in order after the asking process is gone."""
+
+
+@contextlib.contextmanager
+def process_apart() -> Iterator[ProcessPoolExecutor]:
+    """A pool of one fresh process, started. It is interrupted when the block is left early, or its parent is killed."""
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=fresh, initializer=_follow_parent) as pool:
+        number = pool.submit(os.getpid).result()
+        try:
+            yield pool
+        except BaseException:
+            # Leaving the pool waits for what runs in it, which may be an hour of measuring.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGINT)
+            raise
+
+
+def _follow_parent() -> None:
+    threading.Thread(target=_end_after, daemon=True).start()
+
+
+def _end_after() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    parent.join()
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(ENDING_S)
+    os._exit(1)
