@@ -21,12 +21,13 @@ from loadslice.plan.money.bill import bill
 from loadslice.plan.money.tco import costs_by_year, horizons, per_1000, with_interval
 from loadslice.plan.separate import fill
 from loadslice.plan.shocks import Assumption, assumptions, drift_of, shocks_of, tail_error, time_error
-from loadslice.plan.valleys import valleys
+from loadslice.plan.valleys import over_time, valleys
 from loadslice.spec.budget import Budget
 from loadslice.spec.device import Kind
 from loadslice.spec.inspection import Inspection
 from loadslice.spec.latency import LatencyTable
-from loadslice.spec.plan import Confidence, PathStep, Plan, PlannedFleet
+from loadslice.spec.plan import PathStep, Plan, PlannedFleet
+from loadslice.spec.plan_confidence import Confidence
 from loadslice.spec.portrait import Portrait
 from loadslice.spec.prices import Prices
 from loadslice.spec.variant import Squeeze
@@ -74,7 +75,8 @@ def complete(
     held = carries or {}
     times = _errors(plan, latency, runs_by or {}) | dict(times or {})
     simulated = tail_error(plan.observed)
-    fleets = [_priced(fleet, budget, prices, held.get(fleet.name), times, plan.seed) for fleet in plan.fleets]
+    fleets = [over_time(fleet, plan.load) for fleet in plan.fleets]
+    fleets = [_priced(fleet, budget, prices, held.get(fleet.name), times, plan.seed) for fleet in fleets]
     watts = _smallest_box_w(fleets, budget, prices)
     facts = gather(
         budget,

@@ -5,7 +5,7 @@ from loadslice.plan.checklist import STEPS, checklist
 from loadslice.plan.decision.facts import Fact, Facts, NpuMatch
 from loadslice.plan.money.specimen import BUDGET, PRICES, engine, fleet
 from loadslice.spec.latency import Entry, LatencyTable, Milliseconds
-from loadslice.spec.plan import YearCost
+from loadslice.spec.plan_money import YearCost
 from loadslice.spec.variant import MetricFigure, Scheme, Squeeze, Variant
 
 FACTS = Facts(budget=BUDGET)

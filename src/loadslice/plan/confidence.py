@@ -28,7 +28,8 @@ from loadslice.plan.money.bill import Bill, bill
 from loadslice.plan.money.years import Array, headroom, over
 from loadslice.plan.shocks import SIMULATED, Assumption, assumptions, shocks_of, time_of
 from loadslice.spec.budget import Budget
-from loadslice.spec.plan import GAIN, Confidence, Experiment, PlannedFleet, Swing
+from loadslice.spec.plan import PlannedFleet
+from loadslice.spec.plan_confidence import GAIN, Confidence, Experiment, Swing
 from loadslice.spec.prices import Prices
 
 DRAWS = 4000

@@ -37,7 +37,13 @@ def separate_fleet(fleet: PlannedFleet, load: Load, offline: Offline) -> Planned
         count = max(1, math.ceil(work_s / (window_s * valleys.FILL_MAX)))
         share = max(share, count / engine.count)
         used = min(1.0, work_s / (count * 86_400.0))
-        engines[name] = msgspec.structs.replace(engine, count=count, utilisation=used, utilisation_peak_hour=None)
+        engines[name] = msgspec.structs.replace(
+            engine,
+            count=count,
+            utilisation=used,
+            utilisation_peak_hour=None,
+            utilisation_over_time=_within(used, window_s),
+        )
     boxes = {
         name: msgspec.structs.replace(box, count=max(1, math.ceil(box.count * share)))
         for name, box in fleet.boxes.items()
@@ -45,6 +51,12 @@ def separate_fleet(fleet: PlannedFleet, load: Load, offline: Offline) -> Planned
     }
     label = " + ".join(f"{engine.count} x {name}" for name, engine in engines.items())
     return msgspec.structs.replace(fleet, name="offline", label=label, engines=engines, boxes=boxes)
+
+
+def _within(used: float, window_s: float) -> list[tuple[float, float]]:
+    """Busy in the window alone, the rest of the day idle."""
+    part = min(1.0, window_s / 86_400.0)
+    return [(part, min(1.0, used / part)), (1.0 - part, 0.0)]
 
 
 def fill(

@@ -8,6 +8,8 @@ the hours that the trace holds; hours that it does not hold are not assumed to b
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from loadslice.spec.budget import Offline
 from loadslice.spec.device import Kind
 from loadslice.spec.plan import Load, PlannedFleet, Valley
@@ -62,6 +64,26 @@ def valleys(fleet: PlannedFleet, load: Load) -> list[Valley]:
             spare = max(0.0, FILL_MAX / busiest * load.rate_per_s - demand) if busiest > 0 else None
         found.append(Valley(hour=bucket.hour, demand_per_s=demand, utilisation=utilisation, spare_per_s=spare))
     return found
+
+
+def over_time(fleet: PlannedFleet, load: Load) -> PlannedFleet:
+    """A fleet with how its engines' utilisation is spread over the traffic's buckets."""
+    seconds = sum(bucket.seconds for bucket in load.buckets)
+    mean = sum(bucket.requests for bucket in load.buckets) / seconds if seconds else 0.0
+    if not mean:
+        return fleet
+    day = [
+        (bucket.seconds / seconds, bucket.requests / bucket.seconds / mean) for bucket in load.buckets if bucket.seconds
+    ]
+    engines = {
+        name: engine
+        if engine.utilisation is None
+        else msgspec.structs.replace(
+            engine, utilisation_over_time=[(part, engine.utilisation * demand) for part, demand in day]
+        )
+        for name, engine in fleet.engines.items()
+    }
+    return msgspec.structs.replace(fleet, engines=engines)
 
 
 def filling(fleet: PlannedFleet, load: Load, offline: Offline | None = None) -> Filling:

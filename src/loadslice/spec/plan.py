@@ -14,10 +14,9 @@ from loadslice.spec.files import Stamp
 from loadslice.spec.latency import Basis
 from loadslice.spec.observed import Observed
 from loadslice.spec.pipeline import Precision
+from loadslice.spec.plan_confidence import Confidence
+from loadslice.spec.plan_money import YearCost
 from loadslice.spec.simulation import LatencyMs
-
-GAIN = 0.01
-"""Of all worlds; less is luck of the draw."""
 
 Objective = Literal["cost", "latency", "energy", "throughput"]
 
@@ -64,34 +63,11 @@ class PlannedEngine(msgspec.Struct, frozen=True, kw_only=True):
     """Busy share of its time over the trace, 0 to 1, mean over the engines of the type; ``None``: not simulated."""
     utilisation_peak_hour: float | None = None
     """The same in the busiest hour, by the flow that the mix was planned for."""
+    utilisation_over_time: list[tuple[float, float]] = []
+    """Share of the time, and `utilisation` in it, by the traffic of each bucket; empty: the mean stands for all."""
     memory_bytes: float | None = None
     models: bool = True
     """It runs a model; False: Python stages alone, which processors run whatever the models run on."""
-
-
-class YearCost(msgspec.Struct, frozen=True, kw_only=True):
-    """Money over so many years; parts that are unknown are ``None`` and so is then the total."""
-
-    years: int
-    total: float | None
-    purchase: float | None
-    """Paid for machines and cards, rent included."""
-    depreciation: float | None
-    """Of what was bought, the value that is gone at the end. The total counts this and the rent, not the purchase."""
-    power: float | None
-    cooling: float | None
-    space: float | None
-    migration: float | None
-    """Hours of porting, retuning and testing, at ``hour_cost``."""
-    upkeep: float | None
-    """Spares and hours of running it."""
-    rent: float | None = None
-    at_least: float = 0.0
-    """Sum of the parts of the total that are known."""
-    interval_95: tuple[float, float] | None = None
-    """Bounds of the total by what was drawn of price, power, traffic and model error."""
-    missing: list[str] = []
-    """What would have to be known, in words."""
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,71 +247,6 @@ class ValleyFill(msgspec.Struct, frozen=True, kw_only=True):
     """What the filled valleys draw more over the years."""
     saved: float | None
     evidence: str
-
-
-class Swing(msgspec.Struct, frozen=True, kw_only=True):
-    """One assumption moved alone, everything else as assumed. Factors are on today's figure."""
-
-    assumption: str
-    """For instance ``price of l4`` or ``traffic``."""
-    low: float
-    """Factors that 95 of 100 worlds lie between."""
-    high: float
-    margin_low: float | None
-    """Money by which the recommended fleet is ahead of the best other one at ``low``; negative: it is behind."""
-    margin_high: float | None
-    turns_at: float | None
-    """Nearest factor at which another fleet is better; ``None``: none between a tenth and ten times."""
-    turns_to: str | None = None
-    """That other fleet."""
-
-
-class Experiment(msgspec.Struct, frozen=True, kw_only=True):
-    """A measurement that one could make before deciding."""
-
-    name: str
-    settles: list[str]
-    """Assumptions that would be known after it."""
-    hours: float
-    cost: float | None
-    """``None``: a price is missing."""
-    survives_after: float
-    """Probability that the fleet chosen after it stays the best."""
-    gain: float = 0.0
-    """By how much that is above the same without a result, for the fleet of least expected cost."""
-    worth: float | None
-    """Money that knowing the result would save on average; an experiment that costs more is not worth it."""
-
-    @property
-    def tells(self) -> bool:
-        """Its result would change the choice often enough, or for money enough, to be looked at."""
-        return self.gain >= GAIN or (self.worth or 0.0) >= 1.0
-
-
-class Confidence(msgspec.Struct, frozen=True, kw_only=True):
-    """How sure the recommendation is."""
-
-    survives: float | None
-    """Probability that the recommended fleet stays the cheapest that keeps the promise."""
-    draws: int
-    rivals: dict[str, float]
-    """Fleet -> probability that it would have been the better choice."""
-    varied: dict[str, str]
-    """What was varied -> by how much."""
-    experiment: str | None
-    """The cheapest measurement that would settle it; ``None``: it is settled, or none would."""
-    experiment_cost: float | None = None
-    tornado: list[Swing] = []
-    """The assumption that moves the margin most comes first."""
-    experiments: list[Experiment] = []
-    """The cheapest first."""
-    expected_loss: float | None = None
-    """Money that deciding now costs on average over knowing everything."""
-    left_out: dict[str, str] = {}
-    """Fleets that were not compared, and why."""
-    safer: str | None = None
-    """The fleet of least expected cost, failing included, where it stays the best more often; ``None``: none does."""
-    safer_survives: float | None = None
 
 
 class HourLoad(msgspec.Struct, frozen=True, kw_only=True):

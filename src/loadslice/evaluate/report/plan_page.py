@@ -7,7 +7,8 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from loadslice.evaluate.report import charts, template, words
-from loadslice.spec.plan import Plan, PlannedFleet, YearCost
+from loadslice.spec.plan import Plan, PlannedFleet
+from loadslice.spec.plan_money import YearCost
 
 PARTS = {
     "compute": ("what was bought or rented", ("depreciation", "rent")),

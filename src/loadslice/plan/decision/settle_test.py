@@ -7,7 +7,8 @@ from loadslice.plan.decision.settle import settle
 from loadslice.plan.decision.tree import Decision
 from loadslice.plan.money.specimen import BUDGET, engine, fleet
 from loadslice.spec.budget import People
-from loadslice.spec.plan import Limit, YearCost
+from loadslice.spec.plan import Limit
+from loadslice.spec.plan_money import YearCost
 from loadslice.spec.simulation import LatencyMs
 
 TEAM = msgspec.structs.replace(BUDGET, people=People(count=12, heterogeneous_experience=True))

@@ -34,6 +34,8 @@ class Line:
     """A year, of the purchase."""
     price_spread: float
     cores: int = 0
+    day: tuple[tuple[float, float], ...] = ()
+    """Share of the time, and ``utilisation`` in it; empty: the mean stands for all of it."""
     powered: bool = True
     """False: it stands in a rented machine, whose rent has its power."""
 
@@ -138,6 +140,7 @@ def _engine_line(name: str, engine: PlannedEngine, part: Part | None, *, powered
         rent_per_hour=rent,
         curve_w=tuple(part.power_curve) if part.power_curve is not None else curve,
         utilisation=UNKNOWN if engine.utilisation is None else engine.utilisation,
+        day=tuple(engine.utilisation_over_time),
         rack_units=0.0,
         spares_share=part.spares_share,
         price_spread=part.price_spread,

@@ -62,6 +62,20 @@ def test_a_curve_with_a_knee_is_followed() -> None:
     assert costs.power[0] == pytest.approx((100 + 2 * 215) / 1000 * HOURS * 24 * 0.2)
 
 
+def test_a_curve_that_bends_is_followed_through_the_hours_of_the_day() -> None:
+    curve = Prices(currency="EUR", parts={"gpu": Part(power_curve=[(0.0, 40.0), (0.2, 200.0), (1.0, 240.0)])})
+    day = [(0.75, 0.0), (0.25, 0.8)]
+    tidal = fleet("tidal", {"gpu": engine("gpu", 1, utilisation=0.2, utilisation_over_time=day)})
+    hours_w = 0.75 * 40 + 0.25 * 230
+    per_w = HOURS * 24 * 0.2 / 1000
+    assert over(bill(tidal, BUDGET, curve), BUDGET, 24, 9.0).power[0] == pytest.approx((100 + hours_w) * per_w)
+    half = Shocks(np.full(1, 0.5), np.ones(1), np.ones(1), {}, {})
+    halved_w = 0.75 * 40 + 0.25 * 210
+    assert over(bill(tidal, BUDGET, curve), BUDGET, 24, 9.0, half).power[0] == pytest.approx((100 + halved_w) * per_w)
+    straight_w = 40 + 0.2 * 200
+    assert over(bill(tidal, BUDGET), BUDGET, 24, 9.0).power[0] == pytest.approx((100 + straight_w) * per_w)
+
+
 @pytest.mark.parametrize(
     ("life", "residual", "gone"),
     [(None, 0.0, 1.0), (None, 0.2, 0.8), (4.0, 0.0, 0.5), (4.0, 0.2, 0.4), (1.0, 0.1, 0.9)],

@@ -8,7 +8,8 @@ import numpy as np
 from loadslice.plan.money.bill import bill
 from loadslice.plan.money.years import Array, Costs, Shocks, discounts, headroom, over, unpriced
 from loadslice.spec.budget import Budget
-from loadslice.spec.plan import PlannedFleet, YearCost
+from loadslice.spec.plan import PlannedFleet
+from loadslice.spec.plan_money import YearCost
 from loadslice.spec.prices import Prices
 
 SECONDS_PER_MONTH = 365.25 * 86_400 / 12

@@ -9,8 +9,8 @@ All of it is computed for K worlds at once (`Shocks`); a plain total is K = 1.
   to ``residual_share`` after ``depreciation_years`` (German HGB 253 (3), US GAAP ASC 360-10-35: cost less residual
   value over the useful life). Without ``depreciation_years`` it is written off to ``residual_share`` over the years
   looked at, whenever in them it was bought.
-- Power: watts of the curve at the utilisation of that month x hours x tariff. Cooling: the same x (PUE - 1); PUE is
-  the site's power over the machines' (ISO/IEC 30134-2).
+- Power: watts of the curve at the utilisation of that month, hour by hour of the day where the curve bends, x hours x
+  tariff. Cooling: the same x (PUE - 1); PUE is the site's power over the machines' (ISO/IEC 30134-2).
 - Money of a later month counts less by the budget's discount; what is left of a purchase counts as at the end.
 - A rented unit costs its rent; power, cooling, space and spares are in it, and the power of what stands in it.
 """
@@ -30,6 +30,10 @@ Array = NDArray[np.float64]
 UTILISATION_MAX = 0.7
 """Where no simulation says how much more a fleet carries: waits of an M/M/1 queue are 2.3 times the service there and
 grow without bound beyond (Kleinrock, Queueing Systems vol. 1, ch. 3)."""
+
+
+USED_LEAST = 1e-9
+"""A share of the time below which an engine idles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +157,7 @@ def _of_line(line: Line, budget: Budget, load: Array, headroom: float, shocks: S
     gone = np.sum(bought * share_gone(budget, months), axis=1)
     present_units = (count * later).sum(axis=1)
     # Work is the same on more units; each then works less.
-    share = line.utilisation * load * line.count / count
-    watts = np.vectorize(line.power_w, otypes=[float])(share) if len(line.curve_w) > 2 else _linear_w(line, share)
+    watts = _mean_w(line, load * line.count / count)
     kwh = zero if not line.powered else (watts * count * later).sum(axis=1) * HOURS_PER_MONTH / 1000.0
     tariff = _or_nan(budget.power.tariff_per_kwh) * shocks.tariff
     cooling = _or_nan(budget.power.cooling_factor) - 1.0
@@ -172,11 +175,21 @@ def _of_line(line: Line, budget: Budget, load: Array, headroom: float, shocks: S
     )
 
 
-def _linear_w(line: Line, share: Array) -> Array:
-    if not line.curve_w:
-        return np.full_like(share, np.nan)
-    idle_w, active_w = line.curve_w[0][1], line.curve_w[-1][1]
-    return idle_w + (active_w - idle_w) * np.clip(share, 0.0, 1.0)
+def _mean_w(line: Line, times: Array) -> Array:
+    """Mean watts of one unit that works so many times what it works today.
+
+    A curve that bends is followed through the hours of the day: watts at the mean utilisation are not the mean of the
+    watts (Jensen). Over the factor that is again a curve of straight pieces, which bends where some hour meets a point
+    of the part's own.
+    """
+    if not line.curve_w or math.isnan(line.utilisation):
+        return np.full_like(times, np.nan)
+    shares, watts = np.array(line.curve_w).T
+    day = line.day if line.day and len(shares) > 2 else ((1.0, line.utilisation),)
+    bends = np.unique(np.concatenate([[0.0], *(shares / used for _, used in day if used > USED_LEAST)]))
+    mean = np.sum([part * np.interp(used * bends, shares, watts) for part, used in day], axis=0)
+    found: Array = np.interp(times, bends, mean)
+    return found
 
 
 def discounts(budget: Budget, months: int) -> Array:
