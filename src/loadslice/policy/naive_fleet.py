@@ -4,7 +4,8 @@ from loadslice.policy.estimate import service_curves, slow_ppm
 from loadslice.policy.naive_breaker import MS, PPM
 from loadslice.policy.naive_engine import AtStage, Flows, NaiveEngine, Slot
 from loadslice.spec.latency import LatencyTable
-from loadslice.spec.pipeline import CLASSES, LEAST_SHARE, Batch, Pipeline, Stage
+from loadslice.spec.pipeline import CLASSES, Batch, Pipeline, Stage
+from loadslice.spec.pipeline_shares import LEAST_SHARE
 
 
 def fleet(pipeline: Pipeline, latency: LatencyTable | None) -> list[NaiveEngine]:

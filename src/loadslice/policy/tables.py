@@ -9,7 +9,8 @@ from loadslice.policy.layout import State as State
 from loadslice.policy.layout import Tables as Tables
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Reason
-from loadslice.spec.pipeline import CLASSES, LEAST_SHARE, PRECISIONS, Breaker, Pipeline, Stage
+from loadslice.spec.pipeline import CLASSES, PRECISIONS, Breaker, Pipeline, Stage
+from loadslice.spec.pipeline_shares import LEAST_SHARE
 from loadslice.spec.predicate import bounds
 
 _NS_PER_MS = 1_000_000

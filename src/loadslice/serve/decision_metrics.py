@@ -1,7 +1,7 @@
 """Every decision of the core at work, read from its state when somebody scrapes.
 
 Labels are names of the pipeline file, classes, and codes of the core, so their sets are bounded; a tenant that the file
-does not name is counted as `OTHERS`. What a pipeline does not use (tenants, shares, a canary) has no samples.
+does not name is counted as `OTHER_TENANTS`. What a pipeline does not use (tenants, shares, a canary) has no samples.
 """
 
 from collections.abc import Iterator
@@ -14,9 +14,7 @@ from loadslice.serve.refusals import NS_PER_S
 from loadslice.serve.request import VERSIONS
 from loadslice.spec.outcome import Reason
 from loadslice.spec.pipeline import CLASSES, Pipeline
-
-OTHERS = "others"
-"""Label of whoever has no guarantee."""
+from loadslice.spec.pipeline_shares import OTHER_TENANTS
 
 CLOSINGS = {c.ALONE: "alone", c.FULL: "full", c.WINDOW: "window", c.SLACK: "slack"}
 
@@ -33,7 +31,7 @@ class DecisionMetrics:
     """
 
     def __init__(self, pipeline: Pipeline, tables: Tables, state: State) -> None:
-        self.tenants = [OTHERS, *tenant_names(pipeline)]
+        self.tenants = [OTHER_TENANTS, *tenant_names(pipeline)]
         self._engines = list(pipeline.engines)
         self._stages = [stage.name for stage in pipeline.stages]
         self._pairs = [

@@ -15,7 +15,8 @@ import msgspec
 
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import decode_yaml, write_bytes
-from loadslice.spec.pipeline import TENANT_LENGTH_MAX, ClassName
+from loadslice.spec.pipeline import ClassName
+from loadslice.spec.pipeline_shares import TENANT_LENGTH_MAX
 
 Scope = Literal["infer", "metrics", "admin"]
 

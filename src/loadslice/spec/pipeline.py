@@ -12,7 +12,8 @@ import msgspec
 
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import decode_yaml
-from loadslice.spec.pipeline_stage import check_engine, check_stage, known, within
+from loadslice.spec.pipeline_shares import check_shares
+from loadslice.spec.pipeline_stage import check_engine, check_stage, in_order, known, within
 
 ClassName = Literal["critical_plus", "critical", "sheddable_plus", "sheddable"]
 CLASSES: tuple[ClassName, ...] = ("critical_plus", "critical", "sheddable_plus", "sheddable")
@@ -20,8 +21,6 @@ CLASSES: tuple[ClassName, ...] = ("critical_plus", "critical", "sheddable_plus",
 
 PRECISIONS = ("int4", "int8", "bf16", "fp16", "fp32")
 """Lowest first: a request's floor admits this precision and everything after it."""
-
-TENANTS_MAX = 1000
 
 DEADLINE_MS_MAX = 86_400_000
 
@@ -327,14 +326,7 @@ def check(pipeline: Pipeline, path: str) -> Pipeline:
     deadlines = {"deadline_ms": pipeline.deadline_ms}
     deadlines |= {f"classes.{name}.deadline_ms": limits.deadline_ms for name, limits in pipeline.classes.items()}
     within(f"{path}: ", deadlines, 0.001, DEADLINE_MS_MAX)
-    _check_guarantees(pipeline, path)
-    for priority, limits in pipeline.classes.items():
-        if limits.offline and limits.floor > 0:
-            raise InputError(f"{path}: classes.{priority}: an offline class takes what is left; it can have no floor.")
-    floors = {f"classes.{name}.floor": limits.floor for name, limits in pipeline.classes.items()}
-    within(f"{path}: ", floors, 0, 1)
-    if sum(floors.values()) > 1:
-        raise InputError(f"{path}: classes: floors add up to {sum(floors.values())}, more than everything.")
+    check_shares(pipeline, path)
     retry = pipeline.retry
     within(f"{path}: ", {"retry.budget": retry.budget}, 0, 1)
     within(f"{path}: ", {"retry.attempts": retry.attempts}, 1, 10)
@@ -347,7 +339,7 @@ def check(pipeline: Pipeline, path: str) -> Pipeline:
         if names.index(stage.name) != index:
             raise InputError(f"{place}.name: '{stage.name}' is already stage {names.index(stage.name)}.")
         check_stage(stage, pipeline, place)
-    return msgspec.structs.replace(pipeline, stages=_in_order(pipeline.stages, path))
+    return msgspec.structs.replace(pipeline, stages=in_order(pipeline.stages, path))
 
 
 SPLIT = "split"
@@ -382,67 +374,3 @@ def _with_splits(pipeline: Pipeline, path: str) -> Pipeline:
         plain = stage.engine_names if stage.engines is not None else None
         stages.append(msgspec.structs.replace(stage, engines=plain))
     return msgspec.structs.replace(pipeline, engines=engines, stages=stages)
-
-
-OTHER_TENANTS = "others"
-"""What metrics call whoever has no guarantee."""
-
-TENANT_LENGTH_MAX = 64
-
-LEAST_SHARE = 0.01
-"""What is left to those without a guarantee, so that nobody is locked out."""
-
-
-def _check_guarantees(pipeline: Pipeline, path: str) -> None:
-    shares = {f"tenants.{name}.share": tenant.share for name, tenant in pipeline.tenants.items()}
-    within(f"{path}: ", shares, 0.0001, 1)
-    for name in pipeline.tenants:
-        if not 1 <= len(name) <= TENANT_LENGTH_MAX or not name.isprintable() or name == OTHER_TENANTS:
-            raise InputError(
-                f"{path}: tenants: {name!r:.80} is not a name of 1 to {TENANT_LENGTH_MAX} printable characters other "
-                f"than '{OTHER_TENANTS}', which stands for whoever is not named."
-            )
-    if sum(shares.values()) > 1 - LEAST_SHARE:
-        raise InputError(
-            f"{path}: tenants: shares add up to {sum(shares.values()):g}; leave {LEAST_SHARE:g} to those not named."
-        )
-    if len(shares) > TENANTS_MAX:
-        raise InputError(f"{path}: tenants: {len(shares)} are more than {TENANTS_MAX}.")
-    for engine in pipeline.engines:
-        guaranteed = sum(stage.share.get(engine, 0.0) for stage in pipeline.stages)
-        if guaranteed > 1 - LEAST_SHARE and any(
-            engine in stage.engine_names and engine not in stage.share for stage in pipeline.stages
-        ):
-            raise InputError(
-                f"{path}: stages: shares of '{engine}' add up to {guaranteed:g}; nothing is left for others."
-            )
-        if guaranteed > 1 + 1e-9:
-            raise InputError(f"{path}: stages: shares of '{engine}' add up to {guaranteed:g}, more than everything.")
-    steps = pipeline.rollout.steps
-    within(f"{path}: ", {f"rollout.steps[{number}]": step for number, step in enumerate(steps)}, 0, 1)
-    if sorted(set(steps)) != steps:
-        raise InputError(f"{path}: rollout.steps: {steps} must rise from step to step.")
-    within(f"{path}: ", {"rollout.at": pipeline.rollout.at}, 0, len(steps))
-
-
-def _in_order(stages: list[Stage], path: str) -> list[Stage]:
-    """Follow ``after`` from the first stage to the last; a chain is the only shape served."""
-    before = {
-        stage.name: stage.after or (stages[index - 1].name if index else None) for index, stage in enumerate(stages)
-    }
-    for stage_name, previous in before.items():
-        if previous is not None and previous not in before:
-            raise InputError(f"{path}: stages '{stage_name}'.after: '{previous}' is not a stage ({', '.join(before)}).")
-    following = {previous: stage_name for stage_name, previous in before.items()}
-    by_name = {stage.name: stage for stage in stages}
-    ordered: list[Stage] = []
-    name: str | None = following.get(None)
-    while name is not None and len(ordered) <= len(stages):
-        ordered.append(by_name[name])
-        name = following.get(name)
-    if len(ordered) != len(stages):
-        left = sorted(set(before) - {stage.name for stage in ordered})
-        raise InputError(
-            f"{path}: stages {', '.join(left)}: `after` makes a cycle or a fork; stages must form one chain."
-        )
-    return ordered

@@ -1,4 +1,4 @@
-"""What the types of a pipeline file cannot refuse in one stage or one engine; see `loadslice.spec.pipeline.check`."""
+"""What the types of a pipeline file cannot refuse in its stages and engines; see `loadslice.spec.pipeline.check`."""
 
 import re
 from collections.abc import Mapping
@@ -139,6 +139,33 @@ def _check_shared(stage: "Stage", pipeline: "Pipeline", place: str) -> None:
                 f"{place}.batch.{name}.pad_to: {pads} must rise, end at the size ({batch.size}) "
                 f"and name at most {PADS_MAX}."
             )
+
+
+def in_order(stages: "list[Stage]", path: str) -> "list[Stage]":
+    """Follow ``after`` from the first stage to the last; a chain is the only shape served.
+
+    Raises:
+        InputError: A name that is no stage, a cycle or a fork.
+    """
+    before = {
+        stage.name: stage.after or (stages[index - 1].name if index else None) for index, stage in enumerate(stages)
+    }
+    for stage_name, previous in before.items():
+        if previous is not None and previous not in before:
+            raise InputError(f"{path}: stages '{stage_name}'.after: '{previous}' is not a stage ({', '.join(before)}).")
+    following = {previous: stage_name for stage_name, previous in before.items()}
+    by_name = {stage.name: stage for stage in stages}
+    ordered: list[Stage] = []
+    name: str | None = following.get(None)
+    while name is not None and len(ordered) <= len(stages):
+        ordered.append(by_name[name])
+        name = following.get(name)
+    if len(ordered) != len(stages):
+        left = sorted(set(before) - {stage.name for stage in ordered})
+        raise InputError(
+            f"{path}: stages {', '.join(left)}: `after` makes a cycle or a fork; stages must form one chain."
+        )
+    return ordered
 
 
 def check_engine(engine: "Engine", place: str) -> None:
