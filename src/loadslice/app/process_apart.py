@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 @contextlib.contextmanager
 def process_apart() -> Iterator[ProcessPoolExecutor]:
-    """A pool of one fresh process, started. It is interrupted when the block is left early, and ends with its parent."""
+    """A pool of one fresh process, started; interrupted when the block is left early, ended when its parent is."""
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=fresh, initializer=_follow_parent) as pool:
         number = pool.submit(os.getpid).result()
