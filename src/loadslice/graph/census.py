@@ -23,7 +23,9 @@ _PRECISION: dict[int, str] = {
     TensorProto.INT4: "int4",
     TensorProto.UINT4: "int4",
     TensorProto.FLOAT8E4M3FN: "fp8",
+    TensorProto.FLOAT8E4M3FNUZ: "fp8",
     TensorProto.FLOAT8E5M2: "fp8",
+    TensorProto.FLOAT8E5M2FNUZ: "fp8",
 }
 
 

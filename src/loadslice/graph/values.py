@@ -15,29 +15,23 @@ Shape = tuple[int | None, ...]
 KNOWN_ELEMENTS_MAX = 4096
 """Contents are followed up to this size: shape arithmetic is small, weights are not."""
 
+_WIDTHS = {
+    64: "DOUBLE INT64 UINT64 COMPLEX64",
+    32: "FLOAT INT32 UINT32",
+    16: "FLOAT16 BFLOAT16 INT16 UINT16",
+    8: "INT8 UINT8 BOOL FLOAT8E4M3FN FLOAT8E4M3FNUZ FLOAT8E5M2 FLOAT8E5M2FNUZ FLOAT8E8M0",
+    6: "FLOAT6E2M3 FLOAT6E3M2",
+    4: "INT4 UINT4 FLOAT4E2M1",
+    2: "INT2 UINT2",
+    128: "COMPLEX128",
+}
+"""Bits to the types' names: an older onnx lacks the numbers of the newest."""
+
 _BITS: dict[int, int] = {
-    TensorProto.FLOAT: 32,
-    TensorProto.UINT8: 8,
-    TensorProto.INT8: 8,
-    TensorProto.UINT16: 16,
-    TensorProto.INT16: 16,
-    TensorProto.INT32: 32,
-    TensorProto.INT64: 64,
-    TensorProto.BOOL: 8,
-    TensorProto.FLOAT16: 16,
-    TensorProto.DOUBLE: 64,
-    TensorProto.UINT32: 32,
-    TensorProto.UINT64: 64,
-    TensorProto.COMPLEX64: 64,
-    TensorProto.COMPLEX128: 128,
-    TensorProto.BFLOAT16: 16,
-    TensorProto.FLOAT8E4M3FN: 8,
-    TensorProto.FLOAT8E4M3FNUZ: 8,
-    TensorProto.FLOAT8E5M2: 8,
-    TensorProto.FLOAT8E5M2FNUZ: 8,
-    TensorProto.UINT4: 4,
-    TensorProto.INT4: 4,
-    TensorProto.FLOAT4E2M1: 4,
+    number: bits
+    for bits, names in _WIDTHS.items()
+    for name, number in TensorProto.DataType.items()
+    if name in names.split()
 }
 
 _FOLLOWED: set[int] = {
