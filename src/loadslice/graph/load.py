@@ -210,6 +210,8 @@ def _check_external(tensor: onnx.TensorProto, path: Path) -> None:
         raise InputError(f"{place} cannot be opened: {error}.") from error
     if status.st_nlink > 1:
         raise InputError(f"{place} is hard-linked to a file elsewhere. Put a copy of its own beside the model.")
+    if any(dim < 0 for dim in tensor.dims):
+        raise InputError(f"{path}: tensor '{tensor.name}' has a negative dimension: {list(tensor.dims)}.")
     size, expected = status.st_size, stored_bytes(tensor)
     length = size - offset if length is None else length
     if length < 0 or offset + length > size:

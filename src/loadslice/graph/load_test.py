@@ -109,6 +109,17 @@ def test_external_weights_beside_the_model_are_found(tmp_path: Path) -> None:
     assert inspect(path, {"x": [1, 3, 8, 8]}, []).parameters == 4 * 27 + 2
 
 
+def test_external_weights_of_a_negative_side_are_refused(tmp_path: Path) -> None:
+    """The checker judges stored tensors; the external ones are shown to it as empty."""
+    path = external_model(tmp_path)
+    (tmp_path / "w.bin").write_bytes(bytes(432))
+    model = onnx.load(path, load_external_data=False)
+    model.graph.initializer[0].dims[0] = -4
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(InputError, match="negative dimension"):
+        load(path)
+
+
 def test_large_external_weights_are_not_read_to_inspect(tmp_path: Path) -> None:
     model = conv_model()
     big = model.graph.initializer[0]
