@@ -21,7 +21,7 @@ from loadslice.plan.placement import problem as placing
 from loadslice.spec.device import Device
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import sha256_file
-from loadslice.spec.slices import DeviceTimes, Link, OpTimes
+from loadslice.spec.slices import MS_MAX, DeviceTimes, Link, OpTimes
 
 HOST_LINK = Link(bytes_per_s=None, sync_us=0.0, basis="host", source="it is the host")
 
@@ -246,8 +246,10 @@ def assignment_problem(opened: Opened, machine: Machine) -> placing.Problem:
     """The arrays that the algorithms work on; tensors in the order of the model's edges.
 
     Raises:
-        InputError: A tensor would have to move whose size is not known before the run.
+        InputError: A tensor would have to move whose size is not known before the run, or an operator takes longer
+            than any real one.
     """
+    _check_times_real(opened, machine)
     op_ns = np.array(
         [
             [placing.FOREVER_NS if t.nodes_ms[key] is None else _ns(t.nodes_ms[key]) for t in machine.times.values()]
@@ -269,6 +271,16 @@ def assignment_problem(opened: Opened, machine: Machine) -> placing.Problem:
             "operators around it."
         )
     return problem
+
+
+def _check_times_real(opened: Opened, machine: Machine) -> None:
+    """Hold modelled times to what a times file may say: shapes and trip counts are anybody's."""
+    longest = max((ms or 0.0, key, name) for name, times in machine.times.items() for key, ms in times.nodes_ms.items())
+    if longest[0] > MS_MAX:
+        raise InputError(
+            f"{opened.path}: operator '{longest[1]}' would take {longest[0] / 1e3:.3g} s on '{longest[2]}', more than "
+            f"the {MS_MAX / 1e3:g} s of any real one. Check the given shapes and the model's trip counts."
+        )
 
 
 def _ns(ms: float | None) -> int:

@@ -339,3 +339,20 @@ def test_drawn_inputs_do_not_change_the_plan(model: Path, times: Path, capsys: p
     second = plan_of([*arguments, "--seed", "7"], capsys)
     assert first["slices"] == second["slices"]
     assert np.isfinite(first["greedy_excess_pct"])
+
+
+@pytest.mark.parametrize("side", [2**24, 2**40])
+def test_operators_that_no_machine_ends_are_refused_in_one_line(
+    side: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nanoseconds of the larger are beyond 64 bits; those of the smaller would count as "cannot run"."""
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [side, side]) for name in "xy"]
+    nodes = [helper.make_node("Relu", ["x"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
+    path = tmp_path / "vast.onnx"
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", infos[:1], infos[1:])), path)
+    slow = tmp_path / "slow.yaml"
+    rate = "value: 1.0e+9, basis: stated, source: s"
+    rates = f"peak_ops_per_s: {{fp32: {{{rate}, dense: true}}}}\nbandwidth_bytes_per_s: {{{rate}}}\n"
+    slow.write_text(f"name: slow\ntitle: t\nkind: cpu\n{rates}", encoding="utf-8")
+    assert run(["slice", str(path), "--devices", f"a={slow},b=nvidia-l4"]) == 2
+    assert "more than the 10000 s of any real one" in capsys.readouterr().err
