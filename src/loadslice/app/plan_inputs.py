@@ -183,7 +183,11 @@ def _own(pipeline: Pipeline, latency: LatencyTable, warnings: list[str]) -> Offe
     cards = HOST_CARDS if len(here) < len(pipeline.engines) else 0
     if cards:
         warnings.append(f"no offers file: a machine is taken to have {cards} places for cards; state it with --offers.")
-    boxes = {MACHINE: Box(cores=cores, cards=cards, idle_w=None, source="the machine the profile was taken on")}
+    boxes = {
+        MACHINE: Box(
+            cores=cores, cards=cards, idle_w=None, profiled=True, source="the machine the profile was taken on"
+        )
+    }
     return Offers(version=1, boxes=boxes, engines=engines)
 
 

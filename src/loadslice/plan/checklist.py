@@ -93,7 +93,8 @@ def _processor(fleets: Sequence[PlannedFleet], entries: Sequence[Entry], names: 
         return _item(2, "open", "no fleet of processors alone was simulated: offer a processor engine")
     modelled = _unmeasured(fleet, "cpu", entries, names)
     if modelled:
-        return _item(2, "open", f"times of {modelled} are not measured: loadslice profile PIPELINE")
+        where = " on such a machine" if fleet.engines[modelled].times_taken_from is not None else ""
+        return _item(2, "open", f"times of {modelled} are not measured{where}: loadslice profile PIPELINE")
     figures = fleet.latency_ms
     holds = "keeps the promise" if fleet.meets_slo else "does not keep the promise"
     rate = "unknown" if fleet.throughput_per_s is None else f"{fleet.throughput_per_s:.3g} requests/s"

@@ -140,7 +140,18 @@ def confidence(
         budget,
         months,
         assumed,
-        trials([one.bill for one in candidates], kinds, assumed, gpu_rent_per_hour=gpu_rent_per_hour),
+        trials(
+            [one.bill for one in candidates],
+            kinds,
+            assumed,
+            gpu_rent_per_hour=gpu_rent_per_hour,
+            elsewhere={
+                name: fleet.boxes[engine.box].price_per_hour or 0.0
+                for fleet in fleets
+                for name, engine in fleet.engines.items()
+                if engine.times_taken_from is not None
+            },
+        ),
         rng,
     )
     survives = float(np.mean(best == own))

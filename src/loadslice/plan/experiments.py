@@ -1,6 +1,6 @@
 """Measurements that one could make before deciding, what each costs and what it would settle."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from loadslice.plan.money.bill import Bill
@@ -34,7 +34,12 @@ PORT_HOURS = 40.0
 
 
 def trials(
-    bills: Sequence[Bill], kinds: dict[str, Kind], assumed: Sequence[Assumption], *, gpu_rent_per_hour: float = 0.0
+    bills: Sequence[Bill],
+    kinds: dict[str, Kind],
+    assumed: Sequence[Assumption],
+    *,
+    gpu_rent_per_hour: float = 0.0,
+    elsewhere: Mapping[str, float] | None = None,
 ) -> list[Trial]:
     """Experiments that would settle something that is assumed here.
 
@@ -43,17 +48,28 @@ def trials(
         kinds: Engine type -> its kind.
         assumed: What may turn out otherwise.
         gpu_rent_per_hour: Of a GPU to borrow; 0: one can be had for nothing.
+        elsewhere: Engine type on a machine of which nobody took a profile -> the rent of one, 0 where it is bought.
     """
     names = {one.name for one in assumed}
+    others = {name: rent for name, rent in (elsewhere or {}).items() if kinds[name] == "cpu"}
     engines = sorted({line.name for bill in bills for line in bill.lines if line.name in kinds})
     times: dict[Kind, tuple[str, ...]] = {
-        kind: tuple(time_of(name) for name in engines if kinds[name] == kind and time_of(name) in names)
+        kind: tuple(
+            time_of(name) for name in engines if kinds[name] == kind and time_of(name) in names and name not in others
+        )
         for kind in ("cpu", "gpu", "npu")
     }
     parts = sorted({line.name for bill in bills for line in bill.lines})
     prices = tuple(price_of(part) for part in parts if price_of(part) in names)
     found = [
         Trial("profile on this machine: loadslice profile", times["cpu"], PROFILE_HOURS),
+        Trial(
+            "rent or borrow such a machine for a day and profile on it: loadslice profile",
+            tuple(time_of(name) for name in engines if name in others and time_of(name) in names),
+            PROFILE_HOURS,
+            BORROW_RENT_HOURS,
+            max(others.values(), default=0.0),
+        ),
         Trial(
             "borrow a GPU for a day and profile on it", times["gpu"], BORROW_HOURS, BORROW_RENT_HOURS, gpu_rent_per_hour
         ),

@@ -34,6 +34,8 @@ class Box(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """Without its cards, its cores idle; 0 where it is counted with the engines."""
     rack_units: float = 1.0
     count_max: int = COUNT_MAX
+    profiled: bool | None = None
+    """The profile was taken on such a machine; ``None``: by its cores, and where it is not rented."""
     currency: str | None = None
     """Of its prices; ``None``: the file's."""
     source: str | None = None

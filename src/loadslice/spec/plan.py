@@ -58,13 +58,17 @@ class PlannedEngine(msgspec.Struct, frozen=True, kw_only=True):
     idle_w: float | None
     active_w: float | None
     times: Basis
-    """How its service times are known; the weakest where they differ."""
+    """How its service times are known; the weakest where they differ. What was measured on another machine than it
+    stands on is modelled."""
     utilisation: float | None
     """Busy share of its time over the trace, 0 to 1, mean over the engines of the type; ``None``: not simulated."""
     utilisation_peak_hour: float | None = None
     """The same in the busiest hour, by the flow that the mix was planned for."""
     utilisation_over_time: list[tuple[float, float]] = []
     """Share of the time, and `utilisation` in it, by the traffic of each bucket; empty: the mean stands for all."""
+    times_taken_from: str | None = None
+    """Engine of the latency table that was measured on another machine and whose times it is taken to have; ``None``:
+    its times are of its own kind of machine."""
     memory_bytes: float | None = None
     models: bool = True
     """It runs a model; False: Python stages alone, which processors run whatever the models run on."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from loadslice.plan.fleet.elsewhere import entries_name
 from loadslice.plan.fleet.problem import Int64s
 from loadslice.sim.crowding import measured_crowding, shared_cores, shared_threads
 from loadslice.spec.latency import MS_MAX, Entry, LatencyTable, Milliseconds
@@ -51,6 +52,8 @@ class Design:
     per_hour: dict[str, float | None] = field(default_factory=dict)
     """Money per hour for one engine of an offer, its share of the purchase and its rent; ``None``: unknown."""
     currency: str | None = None
+    taken_over: dict[str, str] = field(default_factory=dict)
+    """Engine types whose times were measured on another machine -> engine of the latency table that they are of."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -130,8 +133,15 @@ def row_ms(design: Design, stage: Stage, name: str) -> float:
 
 def entries_of(design: Design, stage: Stage, name: str) -> list[Entry]:
     """Entries of a stage on an offer."""
-    times = times_name(name, design.offers[name])
+    times = _times_of(design, name)
     return [entry for entry in design.latency.entries if (entry.variant, entry.engine) == (stage.variant_id, times)]
+
+
+def _times_of(design: Design, name: str) -> str:
+    """Engine of the design's latency table that an offer's entries stand under."""
+    offer = design.offers[name]
+    times = times_name(name, offer)
+    return entries_name(times, offer.box) if name in design.taken_over else times
 
 
 def middle_ms(times: Milliseconds) -> float:
@@ -226,7 +236,7 @@ def table_of(design: Design, counts: Int64s, boxes: Int64s, pipeline: Pipeline) 
     for kind, own in there.items():
         times = times_name(kind, design.offers[kind])
         factor = _recrowded(design, pipeline, own[0], times, base_cores, cores)
-        for entry in by_engine.get(times, []):
+        for entry in by_engine.get(_times_of(design, kind), []):
             contended = entry.contended_ms
             if contended is not None and factor != 1.0:
                 contended = scaled(contended, factor)

@@ -129,6 +129,7 @@ def _engine(k: int, fleet: Fleet, setting: Setting, design: Design) -> PlannedEn
         idle_w=offer.idle_w,
         active_w=offer.active_w,
         times=min(bases, key=WEAKEST.index),
+        times_taken_from=design.taken_over.get(name),
         utilisation=None if fleet.verdict is None else fleet.verdict.utilisation.get(name),
         utilisation_peak_hour=float(fleet.mix.busy[:, k].max()),
         memory_bytes=offer.memory_bytes,

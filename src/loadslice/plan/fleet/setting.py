@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from loadslice.plan.fleet import elsewhere
 from loadslice.plan.fleet.candidate import Design, Policy, pipeline_of, table_of, times_name
 from loadslice.plan.fleet.demand import Demand, demand
 from loadslice.plan.fleet.lower import Lowered, lower
@@ -76,7 +77,18 @@ def set_up(
         else (offer.price_purchase or 0.0) / hours + (offer.price_per_hour or 0.0)
         for name, offer in offers.engines.items()
     }
-    design = Design(pipeline, latency, dict(offers.engines), dict(offers.boxes), runs, per_hour, budget.money.currency)
+    found = elsewhere.taken_over(offers, latency, pipeline)
+    design = Design(
+        pipeline,
+        elsewhere.with_taken_over(latency, offers, found),
+        dict(offers.engines),
+        dict(offers.boxes),
+        runs,
+        per_hour,
+        budget.money.currency,
+        found,
+    )
+    warnings += elsewhere.told(offers, found)
     one_each = np.ones(len(offers.engines), np.int64)
     boxes = np.ones(len(offers.boxes), np.int64)
     every = pipeline_of(design, one_each, POLICIES[0])
