@@ -56,7 +56,7 @@ def load(path: Path, *, weights: bool = False) -> onnx.ModelProto:
     external = [tensor for tensor in _all_tensors(model) if tensor.data_location == onnx.TensorProto.EXTERNAL]
     for tensor in external:
         _check_external(tensor, path)
-    _check_model(path, model, copy=bool(external))
+    check_valid(path, model, external=bool(external))
     for tensor in external:
         if weights or stored_bytes(tensor) <= SMALL_TENSOR_BYTES:
             _read_external(tensor, path)
@@ -237,15 +237,23 @@ def _read_external(tensor: onnx.TensorProto, path: Path) -> None:
         raise InputError(f"{path}: tensor '{tensor.name}': {_first_line(error)}") from error
 
 
-def _check_model(path: Path, model: onnx.ModelProto, *, copy: bool) -> None:
+def check_valid(place: Path | str, model: onnx.ModelProto, *, external: bool = False) -> None:
     """Run onnx's checker on what it can judge.
 
     It would open external data from the working directory, so those tensors are shown to it as empty ones; it wants
     a shape on every input and output, which runtimes do not and exporters leave out where the rank is open; and a
     runtime's own operators that stand in the default domain are unknown to it.
+
+    Args:
+        place: For errors.
+        model: Is as it was afterwards.
+        external: It has tensors whose data is not read.
+
+    Raises:
+        InputError: What the checker says.
     """
     shown = model
-    if copy:
+    if external:
         shown = onnx.ModelProto()
         shown.CopyFrom(model)
         for tensor in _all_tensors(shown):
@@ -264,7 +272,7 @@ def _check_model(path: Path, model: onnx.ModelProto, *, copy: bool) -> None:
     try:
         onnx.checker.check_model(shown)
     except (onnx.checker.ValidationError, ValueError, RuntimeError, TypeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not a valid ONNX model: {_first_line(error)}") from error
+        raise InputError(f"{place}: not a valid ONNX model: {_first_line(error)}") from error
     finally:
         for tensor_type in open_rank:
             tensor_type.ClearField("shape")

@@ -11,6 +11,7 @@ import onnx
 from onnx import helper
 
 from loadslice.graph.cuts import CALLER, Flow
+from loadslice.graph.load import check_valid
 from loadslice.graph.order import reads
 from loadslice.graph.shapes import Body, model_inputs
 from loadslice.graph.values import Value, tensor_type
@@ -42,10 +43,10 @@ def slice_model(
         name: Of the new graph.
 
     Returns:
-        A model that satisfies `onnx.checker`, an open rank at its border aside.
+        A model that is as valid as the whole; see `loadslice.graph.load.check_valid`.
 
     Raises:
-        InputError: The type of a tensor at its border is not known.
+        InputError: The type of a tensor at its border is not known, or it is larger than one file can be.
     """
     needs, gives = boundary(graph, ops)
     needed = {name for op in ops for name in reads(graph.ops[op])}
@@ -77,8 +78,7 @@ def slice_model(
     known = {*needs, *gives}
     made = {name for node in target.node for name in node.output}
     target.value_info.extend(v for v in model.graph.value_info if v.name in made and v.name not in known)
-    if all(info.type.tensor_type.HasField("shape") for info in (*target.input, *target.output)):
-        onnx.checker.check_model(result)  # it wants a rank everywhere, which runtimes do not
+    check_valid(name, result)
     return result
 
 

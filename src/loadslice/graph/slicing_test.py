@@ -169,6 +169,25 @@ def test_control_flow_takes_along_what_its_branches_read_from_outside() -> None:
     assert check_stitched(model, body, parts).bit_equal
 
 
+def test_what_a_runtime_writes_into_the_standard_domain_is_sliced_too() -> None:
+    """ONNX Runtime's optimiser leaves such models, and opens them: no opset has this operator."""
+    weights = [numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in (("w", (4, 4)), ("g", 4))]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("SimplifiedLayerNormalization", ["h", "g"], ["n"], axis=-1),
+        helper.make_node("MatMul", ["n", "w"], ["y"]),
+    ]
+    infos = [helper.make_tensor_value_info(name, F, [2, 4]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], weights)
+    whole = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    body, filed, edges = opened(whole, {})
+    first = slice_model(whole, body, filed, edges, [0, 1], "first")
+    assert [(node.op_type, node.domain) for node in first.graph.node] == [
+        ("MatMul", ""),
+        ("SimplifiedLayerNormalization", ""),
+    ]
+
+
 def test_parallel_branches_have_no_legal_cut_until_they_meet() -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
