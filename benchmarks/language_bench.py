@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +21,11 @@ from loadslice.app.process_apart import process_apart
 from loadslice.backends.language.base import StepRow
 from loadslice.backends.language.gguf import converted
 from loadslice.backends.language.openvino_paged import PagedSession
+from loadslice.backends.probe import usable_cores
 from loadslice.evaluate.language_client import Ask, Heard
 from loadslice.serve.language.server import LanguageServer
 from loadslice.spec.files import resolve_model
-from loadslice.spec.language import Language, RouterPolicy
+from loadslice.spec.language import Language, RouterPolicy, StepCost
 
 ROUNDS = int(os.environ.get("LANGUAGE_ROUNDS", "5"))
 BATCH, PROMPT, TOKENS = 16, 16, 64
@@ -33,7 +34,7 @@ KV_PRECISION = "u8"
 MIX_ROUNDS = int(os.environ.get("LANGUAGE_MIX_ROUNDS", "4"))
 MIX_S = float(os.environ.get("LANGUAGE_MIX_S", "20"))
 MIX_PER_S = float(os.environ.get("LANGUAGE_MIX_PER_S", "2"))
-MIX_THREADS = tuple(int(one) for one in os.environ.get("LANGUAGE_MIX_THREADS", "2,2").split(","))
+MIX_THREADS = tuple(int(one) for one in os.environ.get("LANGUAGE_MIX_THREADS", "1,1").split(","))
 """Of the engine for prompts and of the one for answers."""
 RESAMPLED = 400
 MIX_LONG, MIX_SHORT, MIX_TOKENS, LONG_SHARE = 400, 24, 32, 0.3
@@ -142,8 +143,8 @@ def shared(**changes: Any) -> Language:
 
 
 @contextlib.asynccontextmanager
-async def served(language: Language) -> AsyncIterator[LanguageServer]:
-    server = LanguageServer(language, resolve_model(language.model, CHAT.parent), port=0)
+async def served(language: Language, costs: Mapping[str, StepCost] | None = None) -> AsyncIterator[LanguageServer]:
+    server = LanguageServer(language, resolve_model(language.model, CHAT.parent), port=0, costs=costs)
     await server.start()
     try:
         yield server
@@ -223,11 +224,13 @@ FIGURES: dict[str, Callable[[Way], float]] = {
     "between_p50": lambda way: float(np.quantile(np.concatenate(way.gaps_ms), 0.5)),
     "between_p99": lambda way: float(np.quantile(np.concatenate(way.gaps_ms), 0.99)),
 }
-SHARED, CHUNKS, SPLIT, COST = "shared, whole prompts", "shared, chunks of 64", "split, always", "split, cost"
+COST, SPLIT = "split, cost", "split, always"
+WHOLE, CHUNKS = "two shared, whole prompts", "two shared, chunks of 64"
+JOINED, JOINED_CHUNKS = "one on all cores, whole prompts", "one on all cores, chunks of 64"
 
 
 def ways() -> dict[str, Language]:
-    """Two threads each: an engine of two, or one engine for prompts and one for answers on the same two cores."""
+    """The same threads as a split, as two engines that share all work, and as one engine with the threads of both."""
     prompts_threads, answers_threads = MIX_THREADS
     one = chat().engines["decode"]
 
@@ -237,12 +240,20 @@ def ways() -> dict[str, Language]:
         engines = {name: msgspec.structs.replace(said.engines[name], threads=threads[name]) for name in said.engines}
         return msgspec.structs.replace(said, engines=engines)
 
-    whole = msgspec.structs.replace(one, threads=2, chunk=None, step_tokens=2048)
+    def shared(*threads: int, whole: bool) -> Language:
+        kind = msgspec.structs.replace(one, chunk=None, step_tokens=2048) if whole else one
+        engines = {
+            f"shared-{number}": msgspec.structs.replace(kind, threads=each) for number, each in enumerate(threads)
+        }
+        return chat(engines=engines, links=[])
+
     return {
         COST: split("cost"),
         SPLIT: split("always-remote"),
-        SHARED: chat(engines={"decode": whole}, links=[]),
-        CHUNKS: chat(engines={"decode": msgspec.structs.replace(one, threads=2)}, links=[]),
+        WHOLE: shared(prompts_threads, answers_threads, whole=True),
+        CHUNKS: shared(prompts_threads, answers_threads, whole=False),
+        JOINED: shared(min(usable_cores(), sum(MIX_THREADS)), whole=True),
+        JOINED_CHUNKS: shared(min(usable_cores(), sum(MIX_THREADS)), whole=False),
     }
 
 
@@ -269,7 +280,19 @@ async def mix() -> dict[str, Any]:
     machines: dict[str, list[Machine]] = {name: [] for name in ways()}
     with process_apart() as pool:
         async with contextlib.AsyncExitStack() as stack:
-            servers = {name: await stack.enter_async_context(served(said)) for name, said in ways().items()}
+            servers = {}
+            costs: dict[int, StepCost] = {}
+            for name, said in ways().items():
+                known = {
+                    each: costs[engine.threads] for each, engine in said.engines.items() if engine.threads in costs
+                }
+                servers[name] = await stack.enter_async_context(served(said, known))
+                # Of engines that do all work, so that the next with as many threads need not be measured.
+                costs |= {
+                    engine.threads: servers[name].costs[each]
+                    for each, engine in said.engines.items()
+                    if len(engine.roles) > 1
+                }
             for number in range(MIX_ROUNDS):
                 asks = load(number)
                 asked += asks
@@ -322,14 +345,14 @@ def ratios(asks: Sequence[Ask], heard: dict[str, list[Heard]]) -> dict[str, str]
     samples = [list(range(len(asks)))]
     samples += [draws.integers(0, len(asks), len(asks)).tolist() for _ in range(RESAMPLED)]
     rows: dict[str, list[float]] = {f"{COST} / better of both: {key}": [] for key in FIGURES}
-    rows |= {f"{COST} / {SHARED}: {key}": [] for key in FIGURES}
+    rows |= {f"{COST} / {WHOLE}: {key}": [] for key in FIGURES}
     for sample in samples:
         chosen = [asks[index] for index in sample]
         found = {name: way_of(chosen, [mine[index] for index in sample], []) for name, mine in heard.items()}
         for key, figure in FIGURES.items():
             mine_ms = figure(found[COST])
             rows[f"{COST} / better of both: {key}"].append(mine_ms / min(figure(found[SPLIT]), figure(found[CHUNKS])))
-            rows[f"{COST} / {SHARED}: {key}"].append(mine_ms / figure(found[SHARED]))
+            rows[f"{COST} / {WHOLE}: {key}"].append(mine_ms / figure(found[WHOLE]))
     return {
         key: "{:.3f} ({:.3f} to {:.3f})".format(values[0], *np.quantile(values[1:], (0.025, 0.975)))
         for key, values in rows.items()
