@@ -8,7 +8,7 @@ Subgraphs are walked in place (`control`), so that weights and work inside If, L
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,9 @@ _CONTRIB = {"com.microsoft", "com.microsoft.nchwc", "", "ai.onnx"}
 _SYMBOL = re.compile(r"[A-Za-z_][\w.]*$")
 _NO_SYMBOL = {"None", "unk"}
 """Written by exporters for "not known"; the same word at two places binds nothing."""
+
+INITIALIZERS_ARE_INPUTS_BEFORE = 4
+"""IR version since which a stored tensor need not be listed among the inputs; one that is, is a default since then."""
 
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 
@@ -155,6 +158,8 @@ class _Walk:
     def __init__(self, model: onnx.ModelProto, symbols: Mapping[str, int], *, given: bool) -> None:
         self.opsets = {"" if entry.domain in _STANDARD else entry.domain: entry.version for entry in model.opset_import}
         self.ir_version = model.ir_version
+        every_stored_is_listed = model.ir_version < INITIALIZERS_ARE_INPUTS_BEFORE
+        self.defaults = set() if every_stored_is_listed else {info.name for info in model.graph.input}
         self.symbols = symbols
         self.given = given
         self.depth = -1
@@ -164,9 +169,8 @@ class _Walk:
     def graph(self, graph: onnx.GraphProto, env: Env, scope: str) -> Body:
         """Walk one graph; ``env`` holds what it may read and gains what it makes."""
         for tensor in graph.initializer:
-            # A stored tensor that is also an input is a default the caller may override; runtimes do not fold it,
-            # but its shape is this one.
-            env[tensor.name] = stored_value(tensor, stored_bytes(tensor))
+            value = stored_value(tensor, stored_bytes(tensor))
+            env[tensor.name] = replace(value, overridable=True) if tensor.name in self.defaults else value
         for sparse in graph.sparse_initializer:
             dense = tensor_type(sparse.values.data_type, tuple(sparse.dims))
             size = stored_bytes(sparse.values) + stored_bytes(sparse.indices)
@@ -202,14 +206,17 @@ class _Walk:
             not step.bodies
             and node.op_type not in _RANDOM
             and all(
-                value is not None and value.constant for name, value in zip(node.input, inputs, strict=True) if name
+                value is not None and value.constant and not value.overridable
+                for name, value in zip(node.input, inputs, strict=True)
+                if name
             )
         )
+        overridable = any(value is not None and value.overridable for value in inputs)
         stored = sum(value.stored_bytes for value in inputs if value is not None) if constant else 0
         outputs = []
         for name, kind in zip(node.output, types, strict=True):
             kind = _refined(kind, _bound(declared[name], self.symbols) if name in declared else None)
-            outputs.append(Value(kind, None, constant, self._stored(node, kind, stored)))
+            outputs.append(Value(kind, None, constant, self._stored(node, kind, stored), overridable))
         step.outputs = evaluate(node, opset, inputs, outputs) if domain == "" and not step.bodies else outputs
         return step
 

@@ -13,12 +13,9 @@ from onnx import helper
 from loadslice.graph.cuts import CALLER, Flow
 from loadslice.graph.load import check_valid
 from loadslice.graph.order import reads
-from loadslice.graph.shapes import Body, model_inputs
+from loadslice.graph.shapes import INITIALIZERS_ARE_INPUTS_BEFORE, Body, model_inputs
 from loadslice.graph.values import Value, tensor_type
 from loadslice.spec.errors import InputError
-
-INITIALIZERS_ARE_INPUTS_BEFORE = 4
-"""IR version since which a stored tensor need not be listed among the inputs too."""
 
 
 def boundary(graph: Flow, ops: Collection[int]) -> tuple[list[str], list[str]]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -93,6 +93,8 @@ class Value:
     """It does not depend on the model's inputs: a runtime computes it once, at load."""
     stored_bytes: int = 0
     """Weights of the file it is made of; a dequantised weight is still stored as integers."""
+    overridable: bool = False
+    """It is, or is made of, a stored tensor that the caller may replace by an input: runtimes do not fold those."""
 
     @property
     def elem_type(self) -> int:
@@ -198,7 +200,7 @@ def _with_data(value: Value, result: object) -> Value:
         return value
     data = np.asarray(result)
     elem_type = helper.np_dtype_to_tensor_dtype(data.dtype)
-    return Value(tensor_type(elem_type, data.shape), data, value.constant, value.stored_bytes)
+    return replace(value, type=tensor_type(elem_type, data.shape), data=data)
 
 
 def _shape_of(node: onnx.NodeProto, inputs: list[Value | None], outputs: list[Value]) -> list[Value]:
@@ -211,5 +213,4 @@ def _shape_of(node: onnx.NodeProto, inputs: list[Value | None], outputs: list[Va
     if len(known) != len(part):
         return outputs
     data = np.array(known if node.op_type == "Shape" else math.prod(known), dtype=np.int64)
-    old = outputs[0]
-    return [Value(tensor_type(TensorProto.INT64, data.shape), data, old.constant, old.stored_bytes)]
+    return [replace(outputs[0], type=tensor_type(TensorProto.INT64, data.shape), data=data)]

@@ -1,7 +1,7 @@
 """Changing a graph: replace nodes, drop what nobody reads, name new tensors."""
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from loadslice.graph.load import graphs
 from loadslice.graph.rewrites.links import STANDARD
-from loadslice.graph.shapes import Env
+from loadslice.graph.shapes import INITIALIZERS_ARE_INPUTS_BEFORE, Env, model_inputs
+
+T = TypeVar("T", onnx.NodeProto, onnx.TensorProto, onnx.ValueInfoProto)
 
 EXACT = 1e-4
 """Tolerance of a rewrite that is an identity of real numbers: float32 sums in another order, many layers deep."""
@@ -30,9 +32,18 @@ class Rewritten(NamedTuple):
 
 
 def copied(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy that may be changed; a rewrite never touches what it was given."""
+    """A copy that may be changed; a rewrite never touches what it was given.
+
+    Old files list every stored tensor among the inputs, where it is a constant all the same. The copy says so as newer
+    ones do: a rewrite may store another tensor and drop this one.
+    """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    if copy.ir_version < INITIALIZERS_ARE_INPUTS_BEFORE:
+        own = [_duplicate(info) for info in model_inputs(copy.graph)]
+        del copy.graph.input[:]
+        copy.graph.input.extend(own)
+        copy.ir_version = INITIALIZERS_ARE_INPUTS_BEFORE
     return copy
 
 
@@ -41,14 +52,15 @@ def replace_nodes(graph: onnx.GraphProto, instead: Mapping[int, Iterable[onnx.No
     nodes: list[onnx.NodeProto] = []
     for place, node in enumerate(graph.node):
         nodes.extend(instead.get(place, [node]))
-    kept = [_copy(node) for node in nodes]
+    kept = [_duplicate(node) for node in nodes]
     del graph.node[:]
     graph.node.extend(kept)
 
 
-def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
+def _duplicate(message: T) -> T:
+    """What stays when the list that held it is emptied."""
+    copy = type(message)()
+    copy.CopyFrom(message)
     return copy
 
 
@@ -69,7 +81,7 @@ def forget_types(model: onnx.ModelProto) -> None:
 
 
 def sweep(graph: onnx.GraphProto) -> None:
-    """Remove nodes nobody reads, then stored tensors nobody reads; inputs stay."""
+    """Remove nodes nobody reads, then stored tensors nobody reads; inputs stay, and so do their defaults."""
     while True:
         read = {info.name for info in graph.output}
         for inner, _ in graphs(graph):
@@ -81,17 +93,12 @@ def sweep(graph: onnx.GraphProto) -> None:
         if not useless:
             break
         replace_nodes(graph, useless)
+    read |= {info.name for info in graph.input}
     kept = [tensor for tensor in graph.initializer if tensor.name in read]
     if len(kept) != len(graph.initializer):
-        stored = [_copy_tensor(tensor) for tensor in kept]
+        stored = [_duplicate(tensor) for tensor in kept]
         del graph.initializer[:]
         graph.initializer.extend(stored)
-
-
-def _copy_tensor(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    copy = onnx.TensorProto()
-    copy.CopyFrom(tensor)
-    return copy
 
 
 def exact(model: onnx.ModelProto) -> float:

@@ -6,7 +6,7 @@ Why: compilers are tested on recent sets and some operators (LayerNormalization 
 import onnx
 from onnx import version_converter
 
-from loadslice.graph.load import MODEL_BYTES_MAX
+from loadslice.graph.load import MODEL_BYTES_MAX, graphs
 from loadslice.graph.rewrites.edit import Rewritten, copied, opset
 from loadslice.graph.rewrites.links import STANDARD
 from loadslice.spec.errors import InputError
@@ -34,7 +34,7 @@ class LiftOpset:
     def call(self, model: onnx.ModelProto) -> Rewritten:
         """See `loadslice.graph.rewrites.Rewrite.call`."""
         before = copied(model)
-        used = {node.domain for node in before.graph.node}
+        used = {node.domain for graph, _ in graphs(before.graph) for node in graph.node}
         imports = [entry for entry in before.opset_import if entry.domain in STANDARD or entry.domain in used]
         kept = [onnx.OperatorSetIdProto.FromString(entry.SerializeToString()) for entry in imports]
         del before.opset_import[:]

@@ -15,6 +15,7 @@ from loadslice.graph.rewrites.edit import opset
 from loadslice.graph.rewrites.links import Links
 from loadslice.graph.rewrites.patterns import erf_gelu, layer_norm, scale_softmax
 from loadslice.graph.rewrites.proof import prove
+from loadslice.graph.shapes import model_inputs
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolve_model
 
@@ -248,6 +249,64 @@ def test_shape_arithmetic_goes_away_once_shapes_are_fixed() -> None:
     assert not {"Constant", "Shape", "Slice", "Cast", "Concat", "Identity"} & set(ops(after)[:-1])
     assert [dim.dim_value for dim in after.graph.input[0].type.tensor_type.shape.dim] == [1, 3, 48, 192]
     assert len(after.graph.node) == 234
+
+
+def listed(ir_version: int) -> onnx.ModelProto:
+    """A hard sigmoid of ``x w + (-b)``, with its stored tensors among the inputs, and one that nobody reads."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Neg", ["b"], ["minus"]),
+        helper.make_node("Add", ["h", "minus"], ["k"]),
+        helper.make_node("HardSigmoid", ["k"], ["y"]),
+        helper.make_node("Constant", [], ["unread"], value=numpy_helper.from_array(np.ones(1, np.float32))),
+    ]
+    shapes = {"x": [2, 4], "w": [4, 4], "b": [4], "idle": [3]}
+    infos = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()}
+    stored = [numpy_helper.from_array(np.ones(shapes[name], np.float32), name) for name in ("w", "b", "idle")]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4])
+    graph = helper.make_graph(nodes, "g", list(infos.values()), [y], stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=ir_version)
+
+
+@pytest.mark.parametrize("ir_version", [3, 8])
+@pytest.mark.parametrize("name", ["fold-constants", "hard-sigmoid-to-clip", "lift-opset-17"])
+def test_a_rewritten_model_asks_its_caller_for_no_more_than_before(name: str, ir_version: int) -> None:
+    """A stored tensor that is dropped and stays listed as an input would have to be given from then on."""
+    before = listed(ir_version)
+    after = apply(name, before)
+    onnx.checker.check_model(after)
+    assert [info.name for info in model_inputs(after.graph)] == ["x"]
+    assert prove(before, after, {}, seed=0).max_abs_diff < 1e-6
+
+
+def test_a_default_that_the_caller_may_replace_is_not_folded() -> None:
+    assert any(node.op_type == "Neg" for node in apply("fold-constants", listed(8)).graph.node)
+    assert not any(node.op_type == "Neg" for node in apply("fold-constants", listed(3)).graph.node)
+
+
+def test_lifting_keeps_the_operator_sets_of_branches() -> None:
+    def branch(name: str, op: str, domain: str) -> onnx.GraphProto:
+        node = helper.make_node(op, ["x"], [name], domain=domain)
+        return helper.make_graph([node], name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4])])
+
+    choice = helper.make_node(
+        "If",
+        ["c"],
+        ["y"],
+        then_branch=branch("then", "Gelu", "com.microsoft"),
+        else_branch=branch("else", "Relu", ""),
+    )
+    x, c, y = (
+        helper.make_tensor_value_info(name, kind, shape)
+        for name, kind, shape in (
+            ("x", TensorProto.FLOAT, [4]),
+            ("c", TensorProto.BOOL, []),
+            ("y", TensorProto.FLOAT, [4]),
+        )
+    )
+    imports = [helper.make_opsetid("", 13), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(helper.make_graph([choice], "g", [x, c], [y]), opset_imports=imports, ir_version=8)
+    onnx.checker.check_model(apply("lift-opset-17", model))
 
 
 def test_a_rewrite_leaves_the_model_it_was_given_alone() -> None:

@@ -111,12 +111,19 @@ class FoldConstants:
 
 
 def _known(step: Step) -> bool:
-    """Its outputs are known: computed while the shapes were, or a Constant that the file holds whole."""
+    """Its outputs are known: computed while the shapes were, or a Constant that the file holds whole.
+
+    What is made of a default that the caller may override is not.
+    """
     if step.bodies or step.node.domain not in STANDARD:
         return False
     if step.node.op_type == "Constant":
         return any(attribute.name == "value" for attribute in step.node.attribute) or step.outputs[0].data is not None
-    return all(value.data is not None for name, value in zip(step.node.output, step.outputs, strict=True) if name)
+    return all(
+        value.data is not None and not value.overridable
+        for name, value in zip(step.node.output, step.outputs, strict=True)
+        if name
+    )
 
 
 def _store_outputs(graph: onnx.GraphProto, step: Step) -> None:
