@@ -17,18 +17,6 @@ from loadslice.spec.inspection import NodeCost
 
 OpClass = Literal["conv", "conv_thin", "matmul", "recurrent", "reduce", "elementwise", "move", "other", "stream"]
 
-CLASSES: tuple[OpClass, ...] = (
-    "conv",
-    "conv_thin",
-    "matmul",
-    "recurrent",
-    "reduce",
-    "elementwise",
-    "move",
-    "other",
-    "stream",
-)
-
 THIN_MACS = 64
 """A convolution of so few products per output element (depthwise 3x3 to 7x7, the first of an image's 3 channels) reads
 more than it computes."""

@@ -106,11 +106,6 @@ def shaped(kinds: Sequence[Kind], parts: Floats) -> list[float]:
     return [float(part) for part in np.clip(shape, SHAPE_LEAST, SHAPE_MOST)]
 
 
-def shape_of(shape: Sequence[float], seats: int) -> Floats:
-    """A shape for every number of decoding sequences from 0 to ``seats``."""
-    return np.interp(np.arange(seats + 1), SHAPE_ROWS, shape)
-
-
 class Held(NamedTuple):
     """What a step that was served held, how many times longer its company made it, and what it took."""
 

@@ -12,7 +12,6 @@ from loadslice.profiles.language_fit import (
     fitted,
     handover_line,
     noise_of,
-    shape_of,
 )
 from loadslice.spec.language import StepCost
 from loadslice.spec.language_profile import NOISE_AT, NOISE_POINTS, SHAPE_ROWS
@@ -68,7 +67,6 @@ def test_a_shape_goes_on_beyond_what_was_measured_as_it_ended() -> None:
     fit = fitted({kind: taken(line(kind)) for kind in KINDS})
     assert len(fit.shape) == len(SHAPE_ROWS)
     assert fit.shape[-1] == fit.shape[SHAPE_ROWS.index(16)]
-    assert len(shape_of(fit.shape, 40)) == 41
 
 
 def test_noise_is_kept_as_quantiles_and_not_from_a_handful() -> None:

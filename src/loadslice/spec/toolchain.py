@@ -8,8 +8,6 @@ from typing import Literal
 
 import msgspec
 
-Precision = Literal["fp32", "fp16", "int8", "mixed"]
-
 
 class Toolchain(msgspec.Struct, frozen=True, kw_only=True):
     """A vendor's compiler that we know how to ask."""

@@ -1,7 +1,5 @@
 """What a placement lets its operator see, asked for over the wire."""
 
-from typing import Any
-
 from loadslice.evaluate.layers.subject import Subject
 
 SEEN = {
@@ -31,8 +29,3 @@ def measure(subject: Subject) -> dict[str, bool]:
         "timing": bool(reply.stages),
         "engine": bool(reply.engines),
     }
-
-
-def figures(found: dict[str, bool]) -> dict[str, Any]:
-    """For the document."""
-    return dict(found)

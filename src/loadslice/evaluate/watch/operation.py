@@ -9,7 +9,6 @@ from loadslice.evaluate.watch.reference import NEEDS_REQUESTS
 from loadslice.evaluate.watch.sensors import Sensed
 from loadslice.spec.watch import HORIZON_SAMPLES, Alert, Baseline, Operating, Range, Reading
 
-COMPLETED = "completed"
 OURS = ("failed", "rejected", "shed", "expired")
 """Ends that count as errors; a client that leaves is none."""
 
@@ -128,7 +127,7 @@ class OperationWatch:
             self._well[rule.name] = 0 if is_out else self._well.get(rule.name, 0) + 1
             if self._out[rule.name] >= self._plan.looks and rule.name not in self._firing:
                 self._firing.add(rule.name)
-                alerts.append(self._alert(rule, one, value, was))
+                alerts.append(self._alert(rule, value, was))
             elif self._well[rule.name] >= self._plan.looks and rule.name in self._firing:
                 self._firing.discard(rule.name)
                 alerts.append(
@@ -151,7 +150,7 @@ class OperationWatch:
         alpha = self._alpha * requests / HORIZON_SAMPLES
         return compare.more(round(share * requests), requests, max(was.high, 1 / HORIZON_SAMPLES)) <= alpha
 
-    def _alert(self, rule: OperationRule, one: Reading, value: float, was: Range) -> Alert:
+    def _alert(self, rule: OperationRule, value: float, was: Range) -> Alert:
         return Alert(
             what=rule.figure, test=rule.name, state="firing", samples=None, at_s=None,
             text=f"{rule.figure}: {value:.4g} {rule.unit}, {was.low:.4g} to {was.high:.4g} in the baseline "
