@@ -1,9 +1,10 @@
 """The cost router beside a strict split and beside shared engines with chunks, by simulation: no machine is measured.
 
-Costs are those of `examples/chat/stated.yaml`, one quiet core. Shared is one engine on both of two cores, its steps
-`TWO_THREADS` of the time. A split stands beside it in two forms: engines with a core each, slower by a tenth while the
-other computes, and engines with two threads each on the same two cores, where each takes twice as long while the other
-computes. Ratios above 1.05 are where the router loses; only loads at which both others keep up are among them.
+Costs are those of `examples/chat/stated.yaml`, one quiet core. With a core for each engine, slower by a tenth while the
+other computes, a split stands beside two engines that share all work. With two threads for each engine on the same two
+cores, where each takes twice as long while the other computes, it stands beside one engine of two threads, whose steps
+take `TWO_THREADS` of the time. Ratios above 1.05 are where the router loses; only loads at which both others keep up
+are among them.
 """
 
 import os
@@ -17,14 +18,14 @@ from benchmarks.language_bench import LONG_SHARE, MIX_LONG, MIX_SHORT, MIX_TOKEN
 from benchmarks.language_runs import REPOSITORY, Tails, trace_of
 from loadslice.sim.language import run_language, summarise
 from loadslice.sim.language_world import fit_context
-from loadslice.spec.language import Language, RouterPolicy, load_language
+from loadslice.spec.language import Language, LanguageEngine, RouterPolicy, load_language
 
 STATED = REPOSITORY / "examples" / "chat" / "stated.yaml"
 TWO_THREADS = 0.6
 """Of the time on one: what two threads take for a step."""
 BESIDE, CROWDED = 0.1, 1.0
 """By which share a step is longer while the other engine computes: on a core of its own, and on the same two cores."""
-RATES_PER_S = (1.0, 2.0, 2.5)
+RATES_PER_S = (1.0, 2.0, 3.0)
 TRACES = {"conv": 0.45, "code": 0.15}
 """Paces of the traces, tokens a tenth."""
 SCALE = 0.1
@@ -39,7 +40,7 @@ class Way(NamedTuple):
     beside: dict[str, dict[str, float]]
 
 
-SPLIT, COST, CHUNKS = "split, always", "split, cost", "shared, chunks of 64"
+SPLIT, COST, WHOLE, CHUNKS = "split, always", "split, cost", "shared, whole prompts", "shared, chunks of 64"
 
 
 def run() -> dict[str, Any]:
@@ -54,35 +55,46 @@ def run() -> dict[str, Any]:
             for field in ("first_p50", "first_p95", "first_p99", "between_p99"):
                 better = min(getattr(found[name], field) for name in (SPLIT, CHUNKS))
                 figures[f"{load}, {cores}: {field} of the better"] = getattr(found[COST], field) / better
+            whole = found[COST].between_p99 / found[WHOLE].between_p99
+            figures[f"{load}, {cores}: between_p99 of whole prompts"] = whole
     return figures
 
 
 def fleets() -> dict[str, dict[str, Way]]:
-    """A strict split, one with the router, and one engine on both cores; by whose cores the split has."""
+    """A strict split, one with the router, and engines that share all work; by whose cores the engines have."""
     stated = load_language(STATED)
     one = stated.engines["decode"]
     assert one.cost is not None
     keys = ("step_ms", "token_us", "row_us", "attend_ns")
     cost = msgspec.structs.replace(one.cost, **{key: TWO_THREADS * getattr(one.cost, key) for key in keys})
     wide = {name: msgspec.structs.replace(engine, threads=2, cost=cost) for name, engine in stated.engines.items()}
-    chunks = Way(msgspec.structs.replace(stated, engines={"decode": wide["decode"]}, links=[]), {})
-
-    def split(language: Language, policy: RouterPolicy, beside: float) -> Way:
-        router = msgspec.structs.replace(language.router, policy=policy)
-        return Way(
-            msgspec.structs.replace(language, router=router),
-            {"prefill": {"decode": beside}, "decode": {"prefill": beside}},
-        )
-
-    crowded = msgspec.structs.replace(stated, engines=wide)
     return {
-        cores: {
-            SPLIT: split(language, "always-remote", beside),
-            COST: split(language, "cost", beside),
-            CHUNKS: chunks,
-        }
-        for cores, language, beside in (("a core each", stated, BESIDE), ("the same cores", crowded, CROWDED))
+        "a core each": split(stated, BESIDE) | shared({"first": one, "second": one}),
+        "the same cores": split(msgspec.structs.replace(stated, engines=wide), CROWDED)
+        | shared({"both": wide["decode"]}),
     }
+
+
+def split(language: Language, beside: float) -> dict[str, Way]:
+    """Always, and as the router says."""
+    company = {"prefill": {"decode": beside}, "decode": {"prefill": beside}}
+
+    def way(policy: RouterPolicy) -> Way:
+        router = msgspec.structs.replace(language.router, policy=policy)
+        return Way(msgspec.structs.replace(language, router=router), company)
+
+    return {SPLIT: way("always-remote"), COST: way("cost")}
+
+
+def shared(engines: dict[str, LanguageEngine]) -> dict[str, Way]:
+    """Every engine does all work, slower by a tenth beside others."""
+    company = {name: {other: BESIDE for other in engines if other != name} for name in engines}
+
+    def way(**changes: int | None) -> Way:
+        kinds = {name: msgspec.structs.replace(engine, **changes) for name, engine in engines.items()}
+        return Way(msgspec.structs.replace(load_language(STATED), engines=kinds, links=[]), company)
+
+    return {WHOLE: way(chunk=None, step_tokens=2048), CHUNKS: way()}
 
 
 def loads() -> dict[str, list[pl.DataFrame]]:
