@@ -2,8 +2,9 @@
 
 Rules of this file: the share of traffic moves in the core (`policy.versions`) and by nothing else; on a failure traffic
 moves first, then what has happened is written down, then the canary's capacity goes; a step up is written down before
-it is taken, so that a server that dies in between comes back at the lower one; everything is read from the state file
-when the server starts, and a rollout of another pipeline than the one that serves now is over.
+it is taken, so that a server that dies in between comes back at the lower one; what a repository is told is written
+down before, so that one that dies meanwhile sees whether it was told; everything is read from the state file when the
+server starts, and a rollout of another pipeline than the one that serves now is over.
 """
 
 import asyncio
@@ -16,13 +17,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-
 from loadslice.policy import columns as c
 from loadslice.serve.generation import Generation, Serving
 from loadslice.serve.rollout_analysis import Finding, Value, findings, judge
 from loadslice.serve.rollout_record import Record, Versions, complain, read, waited, write
-from loadslice.serve.rollout_versions import at_step, fingerprint, has_canary, promoted, without_canary
+from loadslice.serve.rollout_versions import at_step, check_candidate, fingerprint, has_canary, promoted, without_canary
 from loadslice.serve.rollout_watch import RolloutWatch, ShadowingShell
 from loadslice.serve.shell import Observer, Shell
 from loadslice.serve.state_file import StateFile
@@ -80,6 +79,10 @@ class Rollout:
         Args:
             stable: As the source gives it.
         """
+        record, towards = self.record, self.record.towards
+        if towards != "none" and (stable.version == record.candidate) == (towards == "promoted"):
+            self._close(towards, "the server ended before that was written down")
+        record.towards = "none"
         try:
             return self.apply(stable)
         except InputError as error:
@@ -161,14 +164,7 @@ class Rollout:
             stable = self.stable
             if stable is None:
                 raise InputError("models are being loaded.")
-            if (candidate is None) == (self._versions is not None):
-                raise InputError(
-                    "say which version with --to VERSION."
-                    if candidate is None
-                    else "a pipeline file has its canaries in itself; --to is for a repository."
-                )
-            if candidate is None and not has_canary(stable.pipeline):
-                raise InputError("no stage of the pipeline has a canary; add `canary:` to the stages that change.")
+            check_candidate(stable.pipeline, candidate, is_repository=self._versions is not None)
             before = self.record
             self.record = Record(
                 state="running",
@@ -196,19 +192,7 @@ class Rollout:
         running = record.state == "running"
         found = findings(record.plan, record.evidence, self._monotonic_s()) if running else record.last
         finding = self._judge() if running else Finding(decision=record.decision, why=record.why)
-        return {
-            "state": record.state,
-            "step": record.step,
-            "weight": record.weight(self._steps(), serves),
-            "since": record.since,
-            "candidate": record.candidate,
-            "serves": serves,
-            "dwelt_s": record.dwelt_s,
-            "dwell_s": record.dwell_s if running else None,
-            "analysis": {name: msgspec.to_builtins(one) for name, one in found.items()},
-            "decision": finding.decision if record.state != "none" else "inconclusive",
-            "why": finding.why if record.state != "none" else "no rollout has been started",
-        }
+        return record.status(finding, found, self._steps(), serves)
 
     async def promote(self, *, force: bool) -> None:
         """Take the next step; after the last, the new version alone.
@@ -253,7 +237,12 @@ class Rollout:
                 await self._end("rolled_back", "rolled back by order")
                 return
             assert self._versions is not None
-            await asyncio.to_thread(self._versions.revert)
+            if self.stable.version != self.record.candidate:
+                raise InputError(
+                    f"version '{self.stable.version}' serves, not '{self.record.candidate}', which was promoted; choose "
+                    "one with `loadslice model use`."
+                )
+            await self._tell("rolled_back", self._versions.revert)
             await self._end("rolled_back", "rolled back by order")
             await self._replace(None)
 
@@ -326,15 +315,30 @@ class Rollout:
             await self._end("promoted", how)
             return
         assert self._versions is not None
-        await asyncio.to_thread(self._versions.adopt, record.candidate)
+        await self._tell("promoted", self._versions.adopt, record.candidate)
         await self._end("promoted", how)
         try:
             await self._replace(None)
         except InputError:
             # Both versions are still loaded, and the canary still has its share.
-            await asyncio.to_thread(self._versions.revert)
             record.state = "running"
+            await self._tell("promoted", self._versions.revert)
+            record.towards = "none"
             self._save("promotion failed", record.candidate)
+            raise
+
+    async def _tell(self, towards: RolloutState, tell: Callable[..., None], *arguments: str) -> None:
+        """Tell the repository something, which may or may not bring the rollout to another state.
+
+        Raises:
+            InputError: It does not take it, or it cannot be written down that it is told.
+        """
+        self.record.towards = towards
+        try:
+            await waited(self._save())
+            await asyncio.to_thread(tell, *arguments)
+        except InputError:
+            self.record.towards = "none"
             raise
 
     async def _turn_back(self, why: str, state: RolloutState) -> None:
@@ -359,7 +363,7 @@ class Rollout:
         record = self.record
         finding = self._judge()
         record.last = findings(record.plan, record.evidence, self._monotonic_s())
-        record.state, record.why, record.since = state, why, self._now()
+        record.state, record.towards, record.why, record.since = state, "none", why, self._now()
         record.decision = finding.decision
         if state != "promoted":
             record.step = 0

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sqlite3
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -53,6 +53,8 @@ class Record(msgspec.Struct, kw_only=True):
     """Served at this step, by a clock that nobody sets."""
     candidate: str | None = None
     """Version of the repository; ``None``: the canaries of the pipeline file."""
+    towards: RolloutState = "none"
+    """State that the repository is being told of; ``none``: there is nothing that it may, or may not, know."""
     about: str = ""
     """`fingerprint` of what is stable."""
     plan: RolloutPlan = RolloutPlan()
@@ -79,6 +81,31 @@ class Record(msgspec.Struct, kw_only=True):
         if self.state == "running":
             return steps[self.step - 1] if self.step else 0.0
         return float(self.state == "promoted" if self.candidate is None else serves == self.candidate)
+
+    def status(
+        self, finding: Finding, found: dict[str, Finding], steps: list[float], serves: str | None
+    ) -> dict[str, Any]:
+        """What `loadslice rollout status --json` prints.
+
+        Args:
+            finding: What follows from all signals.
+            found: What each of them says.
+            steps: As `weight`.
+            serves: As `weight`.
+        """
+        return {
+            "state": self.state,
+            "step": self.step,
+            "weight": self.weight(steps, serves),
+            "since": self.since,
+            "candidate": self.candidate,
+            "serves": serves,
+            "dwelt_s": self.dwelt_s,
+            "dwell_s": self.dwell_s if self.state == "running" else None,
+            "analysis": {name: msgspec.to_builtins(one) for name, one in found.items()},
+            "decision": finding.decision if self.state != "none" else "inconclusive",
+            "why": finding.why if self.state != "none" else "no rollout has been started",
+        }
 
 
 def read(file: StateFile) -> Record:

@@ -15,6 +15,25 @@ def has_canary(pipeline: Pipeline) -> bool:
     return any(stage.canary is not None for stage in pipeline.stages)
 
 
+def check_candidate(pipeline: Pipeline, candidate: str | None, *, is_repository: bool) -> None:
+    """Refuse a rollout of nothing.
+
+    Args:
+        pipeline: As it serves.
+        candidate: Version of the repository; ``None``: the canaries that the pipeline file has.
+        is_repository: Whether a repository is served.
+
+    Raises:
+        InputError: It says the one thing for the other, or there is no canary.
+    """
+    if is_repository and candidate is None:
+        raise InputError("say which version with --to VERSION.")
+    if not is_repository and candidate is not None:
+        raise InputError("a pipeline file has its canaries in itself; --to is for a repository.")
+    if candidate is None and not has_canary(pipeline):
+        raise InputError("no stage of the pipeline has a canary; add `canary:` to the stages that change.")
+
+
 def fingerprint(pipeline: Pipeline, version: str | None) -> str:
     """What a rollout is about: the same until the pipeline file, or the current version, is another."""
     plain = msgspec.structs.replace(pipeline, rollout=Rollout(steps=pipeline.rollout.steps))
