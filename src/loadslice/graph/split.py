@@ -159,15 +159,19 @@ _REST = 2**31 - 1
 """End of a Slice that goes to the end of an axis of any length."""
 
 
-def _rows(first_units: int) -> list[tuple[int, int]]:
-    return [(0, first_units), (first_units, _REST)]
-
-
 def _half(node: onnx.NodeProto, half: int, inputs: list[str], output: str, **changed: int) -> onnx.NodeProto:
     made = helper.make_node(node.op_type, inputs, [output], name=f"{node.name}.half{half}", domain=node.domain)
     made.attribute.extend(attribute for attribute in node.attribute if attribute.name not in changed)
     made.attribute.extend(helper.make_attribute(name, value) for name, value in changed.items())
     return made
+
+
+def _by_rows(node: onnx.NodeProto, parts: _Parts, outputs: list[str], first_rows: int, axis: int = 0) -> int:
+    """Each half has its rows of the first operand, along ``axis`` of it, and all of the others."""
+    for half, (start, end) in enumerate([(0, first_rows), (first_rows, _REST)]):
+        rows = parts.part(node.input[0], half, start, end, axis)
+        parts.nodes.append(_half(node, half, [rows, *node.input[1:]], outputs[half]))
+    return 0
 
 
 def _conv(
@@ -179,10 +183,7 @@ def _conv(
     by: By,
 ) -> int:
     if by == "batch":
-        for half, (start, end) in enumerate(_rows(first_units)):
-            rows = parts.part(node.input[0], half, start, end, 0)
-            parts.nodes.append(_half(node, half, [rows, *node.input[1:]], outputs[half]))
-        return 0
+        return _by_rows(node, parts, outputs, first_units)
     weight = _weight(node, stored)
     groups = _integer(attribute_values(node), "group", 1)
     per_group = weight.shape[0] // groups
@@ -222,10 +223,7 @@ def _matmul(
     if by == "batch":
         if node.input[1] not in stored or len(stored[node.input[1]].dims) > 2:
             raise InputError(f"node '{node.name}': shared by batch only when its second operand is a stored matrix.")
-        for half, (start, end) in enumerate(_rows(first_units)):
-            rows = parts.part(node.input[0], half, start, end, 0)
-            parts.nodes.append(_half(node, half, [rows, node.input[1]], outputs[half]))
-        return 0
+        return _by_rows(node, parts, outputs, first_units)
     weight = _weight(node, stored)
     if weight.ndim < 2:
         raise InputError(f"node '{node.name}': its second operand is a vector, which has no output channels.")
@@ -251,10 +249,7 @@ def _gemm(
         rows = list(stored[bias].dims) if bias else []
         if len(rows) == 2 and rows[0] > 1:
             raise InputError(f"node '{node.name}': its third operand has rows of its own; share it by channel.")
-        for half, (start, end) in enumerate(_rows(first_units)):
-            source = parts.part(node.input[0], half, start, end, _integer(attributes, "transA", 0))
-            parts.nodes.append(_half(node, half, [source, *node.input[1:]], outputs[half]))
-        return 0
+        return _by_rows(node, parts, outputs, first_units, axis=_integer(attributes, "transA", 0))
     weight = _weight(node, stored)
     axis = 0 if _integer(attributes, "transB", 0) else 1
     for half, (start, end) in enumerate(_ranges(node, weight.shape[axis], first_units)):

@@ -136,42 +136,31 @@ def _percentiles(report: Report) -> Markup | None:
         for figure in plan.compared:
             if figure.figure not in ("p50", "p95", "p99"):
                 continue
-            dots = []
-            if figure.predicted is not None:
-                spread = figure.predicted_95
-                dots.append(
-                    charts.Dot(
-                        figure.predicted,
-                        low=spread.low if spread else None,
-                        high=spread.high if spread else None,
-                        hollow=True,
-                        series=index % 3,
-                    )
+            dots = [
+                charts.Dot(
+                    value,
+                    low=interval.low if interval else None,
+                    high=interval.high if interval else None,
+                    hollow=hollow,
+                    series=index % 3,
                 )
-            if figure.measured is not None:
-                interval = figure.measured_95
-                dots.append(
-                    charts.Dot(
-                        figure.measured,
-                        low=interval.low if interval else None,
-                        high=interval.high if interval else None,
-                        series=index % 3,
-                    )
+                for value, interval, hollow in (
+                    (figure.predicted, figure.predicted_95, True),
+                    (figure.measured, figure.measured_95, False),
                 )
+                if value is not None
+            ]
             if dots:
                 rows.append(charts.Row(f"{plan.title.removesuffix(' alone')} {figure.figure.upper()}", dots))
     if not rows:
         return None
-    limits = [
-        charts.Limit(limit, f"{name.upper()} limit") for name, limit in report.budget.slo.latency_limits_ms.items()
-    ]
     return charts.dots(
         "percentiles",
         "Latency of each plan, predicted and measured",
         "; ".join(f"{row.label}: " + " and ".join(f"{dot.value:.0f} ms" for dot in row.dots) for row in rows),
         rows,
         x_label="latency from the due time, ms",
-        limits=limits,
+        limits=_limits(report),
     )
 
 
@@ -187,9 +176,6 @@ def _curves(report: Report) -> Markup | None:
             highest = max(highest, quantiles[-1])
     if not curves:
         return None
-    limits = [
-        charts.Limit(limit, f"{name.upper()} limit") for name, limit in report.budget.slo.latency_limits_ms.items()
-    ]
     return charts.lines(
         "curves",
         "Share of requests answered within a time",
@@ -197,8 +183,12 @@ def _curves(report: Report) -> Markup | None:
         curves,
         x_label="latency from the due time, ms",
         y_label="% of completed requests",
-        limits=limits,
+        limits=_limits(report),
     )
+
+
+def _limits(report: Report) -> list[charts.Limit]:
+    return [charts.Limit(ms, f"{name.upper()} limit") for name, ms in report.budget.slo.latency_limits_ms.items()]
 
 
 def _stages(plan: PlanReport) -> Markup | None:
