@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,7 @@ import msgspec
 from loadslice.app.batch_journal import Journal, Result, outputs_of
 from loadslice.app.batch_pace import Pace
 from loadslice.app.batch_rows import BadRow, Inputs, Row
+from loadslice.evaluate.interrupt import first_signal_calls
 from loadslice.spec.errors import InputError
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
@@ -88,7 +88,7 @@ class Sender:
         timeout = aiohttp.ClientTimeout(total=self.asked.timeout_s)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             self._progress_s = time.perf_counter()
-            with self._signals():
+            with first_signal_calls(self._interrupted):
                 try:
                     await self._send_all(rows, session)
                 finally:
@@ -209,32 +209,9 @@ class Sender:
         self._progress_s = time.perf_counter()
         self.on_row()
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """The first SIGINT or SIGTERM ends the run in order; the second has its usual effect."""
-        loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.getsignal(number) for number in numbers}
-
-        def interrupt() -> None:
-            self.told.interrupted = True
-            self._stop.set()
-            for number, handler in before.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, handler or signal.SIG_DFL)
-
-        try:
-            for number in numbers:
-                loop.add_signal_handler(number, interrupt)
-        except (ValueError, RuntimeError, NotImplementedError):  # not the main thread, or not a system with signals
-            yield
-            return
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, handler or signal.SIG_DFL)
+    def _interrupted(self) -> None:
+        self.told.interrupted = True
+        self._stop.set()
 
 
 def _text(body: bytes) -> str:

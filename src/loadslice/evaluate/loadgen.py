@@ -7,15 +7,15 @@ A thread keeps the pace, because an event loop rounds its waits up to a millisec
 """
 
 import asyncio
-import contextlib
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import aiohttp
 import msgspec
+
+from loadslice.evaluate.interrupt import first_signal_calls
 
 STATUS_OUTCOME = {
     200: "completed",
@@ -136,7 +136,7 @@ class _Generator:
         connector = aiohttp.TCPConnector(limit=self.limits.connections, force_close=False)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
             self.begin = time.perf_counter()
-            with self._signals(loop):
+            with first_signal_calls(self._interrupt):
                 try:
                     await loop.run_in_executor(None, self._pace, loop, session)
                 except BaseException:
@@ -225,27 +225,9 @@ class _Generator:
             self.gone = True
             self.stop.set()
 
-    def _interrupt(self, loop: asyncio.AbstractEventLoop, numbers: Sequence[signal.Signals]) -> None:
+    def _interrupt(self) -> None:
         self.interrupted = True
         self.stop.set()
-        for number in numbers:
-            loop.remove_signal_handler(number)
-
-    @contextlib.contextmanager
-    def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.getsignal(number) for number in numbers}
-        for number in numbers:
-            loop.add_signal_handler(number, self._interrupt, loop, numbers)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, handler or signal.SIG_DFL)
 
 
 def words(body: bytes) -> str | None:
