@@ -29,6 +29,9 @@ SCALE = {
 }
 """Units of a currency that are worth about one euro; a currency that is not listed is not questioned."""
 
+AMOUNT_MAX = 1e15
+"""In whatever currency: no part of a fleet costs as much."""
+
 HOURS_PER_MONTH = 730.5
 """365.25 days x 24 h / 12."""
 
@@ -75,7 +78,7 @@ def check_amount(
     """
     if value is None:
         return
-    if not math.isfinite(value) or value < 0:
+    if not math.isfinite(value) or not 0 <= value <= AMOUNT_MAX:
         raise InputError(f"{place}: {value} is not an amount of money.")
     scale = SCALE.get(currency)
     if scale is None or value == 0 or low * scale <= value <= high * scale:

@@ -18,6 +18,7 @@ from loadslice.spec.offers import Box, Offer, Offers
 
 PriceBasis = Literal["quote", "list", "assumed"]
 
+KINDS = ("cpu", "gpu", "npu")
 PART_W_MAX = 20_000.0
 RACK_UNIT_W_MIN = 10.0
 """Whatever fills a height unit of a rack draws more than this at full load."""
@@ -128,11 +129,37 @@ def apply(prices: Prices, offers: Offers, currency: str, place: str) -> Offers:
                 f"{place}: parts.{name}.owned: {', '.join(of_device)} are all of that device, and what is there can be "
                 "only one of them. State `owned` by the engine's name."
             )
+    timed = {*offers.engines, *(one.device for one in offers.engines.values() if one.device), *KINDS}
+    for name in prices.hours:
+        if name not in timed:
+            raise InputError(
+                f"{place}: hours.{name}: neither an engine or a device that is offered, nor a kind. Write one of "
+                f"{', '.join(sorted(timed))}."
+            )
     boxes = {name: _priced_box(box, prices.parts.get(name)) for name, box in offers.boxes.items()}
     engines = {
         name: _priced_engine(offer, part_of(prices, name, offer.device)) for name, offer in offers.engines.items()
     }
+    for name, part in {**boxes, **engines}.items():
+        _check_together(part, part_of(prices, name, getattr(part, "device", None)), f"{place}: parts.{name}")
     return msgspec.structs.replace(offers, boxes=boxes, engines=engines)
+
+
+def _check_together(merged: Box | Offer, stated: Part | None, place: str) -> None:
+    """Refuse what the price file and the offers say only together."""
+    if stated is None:
+        return
+    if stated.owned and merged.price_per_hour is not None:
+        raise InputError(
+            f"{place}.owned: {stated.owned} of a part that is rented for {merged.price_per_hour:g} an hour are not "
+            "owned. State its purchase, or remove one of the two."
+        )
+    active_w = stated.active_w if isinstance(merged, Box) else merged.active_w
+    if merged.idle_w is not None and active_w is not None and merged.idle_w > active_w:
+        raise InputError(
+            f"{place}: with what the offers say, idle_w {merged.idle_w:g} is above active_w {active_w:g}. "
+            "State both here."
+        )
 
 
 def part_of(prices: Prices | None, name: str, device: str | None) -> Part | None:

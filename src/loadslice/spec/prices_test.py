@@ -70,6 +70,8 @@ def test_what_cannot_be_meant_is_refused_with_its_key(tmp_path: Path, parts: str
 
 def test_an_unlisted_currency_is_not_questioned_and_a_wrong_code_is(tmp_path: Path) -> None:
     assert load(tmp_path, "  a: {purchase: 0.5}\n", "currency: XAU").parts["a"].purchase == 0.5
+    with pytest.raises(InputError, match="1e\\+30 is not an amount"):
+        load(tmp_path, "  a: {purchase: 1.0e+30}\n", "currency: XAU")
     with pytest.raises(InputError, match="'euro' is not a code"):
         load(tmp_path, f"  a: {SERVER}\n", "currency: euro")
 
@@ -93,6 +95,26 @@ def test_prices_and_budget_must_share_a_currency_and_parts_must_be_offered(tmp_p
         prices.apply(loaded, OFFERS, "USD", "prices.yaml")
     with pytest.raises(InputError, match=r"parts\.sever: not offered\. Offered are gpu, nvidia-l4, server"):
         prices.apply(load(tmp_path, f"  sever: {SERVER}\n"), OFFERS, "EUR", "prices.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("parts:\n  gpu: {idle_w: 80}", r"parts\.gpu: with what the offers say, idle_w 80 is above active_w 72"),
+        ("parts:\n  vm: {owned: 1}", r"parts\.vm\.owned: 1 of a part that is rented for 0\.5 an hour"),
+        ("hours: {gpus: {migration: 40}}", r"hours\.gpus: neither .* Write one of cpu, gpu, npu, nvidia-l4"),
+        ("hours: {server: {migration: 40}}", r"hours\.server: neither"),
+    ],
+)
+def test_what_only_contradicts_the_offers_is_refused_where_both_are_known(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "prices.yaml"
+    path.write_text(f"currency: EUR\n{text}\n", encoding="utf-8")
+    boxes = dict(OFFERS.boxes) | {"vm": Box(cores=2, price_per_hour=0.5)}
+    offers = Offers(version=1, boxes=boxes, engines=OFFERS.engines)
+    with pytest.raises(InputError, match=message):
+        prices.apply(prices.load(path), offers, "EUR", "prices.yaml")
 
 
 def test_what_is_there_of_a_device_that_several_engines_are_is_asked_for_by_engine(tmp_path: Path) -> None:
