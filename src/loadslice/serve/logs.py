@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from loadslice.serve.request import VERSIONS, Passage, Request
@@ -57,11 +57,27 @@ class JsonLines(logging.Formatter):
             line["request"] = story
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return "".join(_as_json(part) for part in _parts(json.dumps(line, ensure_ascii=False, default=str)))
+
+
+def _parts(text: str) -> Iterable[str]:
+    """A text as a whole where all of it can be printed, otherwise its characters: a client may have chosen them."""
+    return (text,) if text.isprintable() else text
+
+
+def _as_json(part: str) -> str:
+    return part if part.isprintable() else json.dumps(part)[1:-1]
+
+
+def _as_text(part: str) -> str:
+    return part if part.isprintable() else part.encode("unicode_escape").decode()
 
 
 class Lines(logging.Formatter):
-    """One line for each record, with its time (UTC)."""
+    """One line for each record, with its time (UTC); an exception's lines are behind it, each with a margin.
+
+    What a client sends is quoted in lines: with a line's end in it, it would write lines of its own.
+    """
 
     converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
@@ -69,6 +85,15 @@ class Lines(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as the base class has it
+        """The line itself."""
+        return "".join(map(_as_text, _parts(super().formatMessage(record))))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - as the base class has it
+        """What stands behind it."""
+        lines = super().formatException(ei).splitlines()
+        return "\n".join("  " + "".join(map(_as_text, _parts(line))) for line in lines)
 
 
 TOLD = ("loadslice.serve.compiled", "loadslice.serve.stages", "loadslice.serve.warm", "loadslice.app.commands.serve")

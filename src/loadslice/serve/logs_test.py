@@ -1,5 +1,6 @@
 import json
 import logging
+import sys
 
 import msgspec
 import pytest
@@ -134,3 +135,18 @@ def test_lines_of_one_kind_do_not_fill_the_log_and_others_are_not_touched() -> N
     for number in range(3 * logs.KINDS_MAX):
         say("library", f"made up {number}")
     assert len(thinned._kinds) <= logs.KINDS_MAX
+
+
+@pytest.mark.parametrize("formatter", [logs.Lines(), logs.JsonLines()])
+@pytest.mark.parametrize("end", ["\n", "\r", "\x1b[2J", "\x85", "\x9b", "\u2028", "\u202e", "\U000e0001", "\ud800"])
+def test_what_a_client_sends_writes_no_lines_of_its_own(formatter, end: str) -> None:
+    hostile = f"id{end}2026-11-30T00:00:00 ERROR loadslice: all is lost"
+    try:
+        raise ValueError(hostile)
+    except ValueError:
+        record = logging.getLogger("x").makeRecord("x", 30, "", 0, "request %s", (hostile,), sys.exc_info())
+    first, *others = formatter.format(record).split("\n")
+    assert all(text.isprintable() for text in (first, *others))
+    assert all(text.startswith("  ") for text in others)
+    if isinstance(formatter, logs.JsonLines):
+        assert json.loads(first)["message"] == f"request {hostile}"

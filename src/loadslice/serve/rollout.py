@@ -239,8 +239,8 @@ class Rollout:
             assert self._versions is not None
             if self.stable.version != self.record.candidate:
                 raise InputError(
-                    f"version '{self.stable.version}' serves, not '{self.record.candidate}', which was promoted; choose "
-                    "one with `loadslice model use`."
+                    f"version '{self.stable.version}' serves, not '{self.record.candidate}', which was promoted; "
+                    "choose one with `loadslice model use`."
                 )
             await self._tell("rolled_back", self._versions.revert)
             await self._end("rolled_back", "rolled back by order")
