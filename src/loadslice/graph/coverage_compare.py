@@ -10,6 +10,7 @@ from loadslice.graph.rewrites.proof import prove
 from loadslice.graph.rewrites.shapes import StaticShapes
 from loadslice.spec.coverage import Coverage, Disagreement, Remedy
 from loadslice.spec.errors import InputError, MissingExtraError
+from loadslice.spec.rewrite import Proof
 
 LIFTS = (17, 20)
 """Opsets that other rewrites need."""
@@ -59,7 +60,7 @@ def remedies(
         attempt = _apply_with_lift(rewrite, model)
         if attempt is None:
             continue
-        names, after, changes = attempt
+        names, after, changes, tolerance = attempt
         if not isinstance(rewrite, StaticShapes) and not _touches(before, after):
             continue
         coverage = judge(after)
@@ -68,12 +69,15 @@ def remedies(
         # A rewrite into an operator nobody knows about is not evidence of anything.
         known = coverage.unknown_nodes <= before.unknown_nodes
         if known and (_elsewhere(coverage) < _elsewhere(before) or (coverage.cuts or 0) < (before.cuts or 0)):
-            difference = _difference(model, after, shapes, seed)
-            found.append(_remedy(names, changes, before, coverage, difference))
+            proof = _proof(model, after, shapes, seed)
+            # What `loadslice rewrite` would refuse to write is no remedy.
+            if proof is None or (proof.relative or 0.0) <= tolerance:
+                difference = None if proof is None else proof.max_abs_diff
+                found.append(_remedy(names, changes, before, coverage, difference))
     return sorted(found, key=lambda remedy: -len(remedy.removes))
 
 
-def _apply_with_lift(rewrite: Rewrite, model: onnx.ModelProto) -> tuple[str, onnx.ModelProto, int] | None:
+def _apply_with_lift(rewrite: Rewrite, model: onnx.ModelProto) -> tuple[str, onnx.ModelProto, int, float] | None:
     """A rewrite applied, on the model as it is or lifted; ``None`` when it is none for this model."""
     lifts: Sequence[Rewrite | None] = [None, *(LiftOpset(version) for version in LIFTS)]
     for lift in lifts:
@@ -85,7 +89,7 @@ def _apply_with_lift(rewrite: Rewrite, model: onnx.ModelProto) -> tuple[str, onn
         except InputError:  # this opset cannot be reached; the next may
             continue
         names = rewrite.name if lift is None else f"{lift.name}+{rewrite.name}"
-        return names, result.model, result.changes
+        return names, result.model, result.changes, result.tolerance
     return None
 
 
@@ -100,11 +104,9 @@ def _elsewhere(coverage: Coverage) -> int:
     return sum(1 for node in coverage.nodes if node.on in ("host", "unknown"))
 
 
-def _difference(
-    before: onnx.ModelProto, after: onnx.ModelProto, shapes: Mapping[str, list[int]], seed: int
-) -> float | None:
+def _proof(before: onnx.ModelProto, after: onnx.ModelProto, shapes: Mapping[str, list[int]], seed: int) -> Proof | None:
     try:
-        return prove(before, after, shapes, seed=seed, runs=1).max_abs_diff
+        return prove(before, after, shapes, seed=seed, runs=1)
     except (InputError, MissingExtraError):  # it cannot be run here: no shapes, no runtime, an operator of the vendor's
         return None
 

@@ -86,6 +86,27 @@ def numpy_type(info: onnx.ValueInfoProto) -> np.dtype[Any]:
     return np.dtype(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
 
 
+def fed_shape(info: onnx.ValueInfoProto, shapes: Mapping[str, Sequence[int]]) -> list[int]:
+    """The shape an input is fed at.
+
+    Args:
+        info: The input.
+        shapes: By name, of open inputs.
+
+    Raises:
+        InputError: It is no tensor, or it is open and has no shape.
+    """
+    if not info.type.HasField("tensor_type"):
+        raise InputError(
+            f"input '{info.name}' is no tensor (a sequence, an optional); such a model cannot be run here."
+        )
+    given = shapes.get(info.name, declared_shape(info))
+    sizes = [size for size in given or [] if isinstance(size, int)]
+    if given is None or len(sizes) != len(given):
+        raise InputError(f"input '{info.name}' has no fixed shape. Give one with --shape {info.name}=...")
+    return sizes
+
+
 def fix_inputs(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:
     """Write shapes into a model's inputs: a runtime then knows every shape before it runs, and plans memory by it."""
     for info in model_inputs(model.graph):

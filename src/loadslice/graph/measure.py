@@ -18,8 +18,8 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import helper
 
+from loadslice.graph.inputs import fed_shape, numpy_type
 from loadslice.graph.load import load
 from loadslice.graph.shapes import infer, model_inputs
 from loadslice.spec.errors import InputError, MissingExtraError
@@ -45,7 +45,10 @@ def observe(path: Path, shapes: dict[str, list[int]]) -> dict[str, tuple[int, ..
     except ImportError as error:
         raise MissingExtraError("onnxruntime", "Observing shapes") from error
     model = load(path, weights=True)
-    feeds = {info.name: _zeros(path, info, shapes) for info in model_inputs(model.graph)}
+    try:
+        feeds = {info.name: np.zeros(fed_shape(info, shapes), numpy_type(info)) for info in model_inputs(model.graph)}
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     present = {info.name for info in model.graph.output}
     for node in model.graph.node:
         for name in node.output:
@@ -256,10 +259,3 @@ def _plain_options(onnxruntime: Any) -> Any:
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     return options
-
-
-def _zeros(path: Path, info: onnx.ValueInfoProto, shapes: dict[str, list[int]]) -> npt.NDArray[np.generic]:
-    dims = shapes.get(info.name) or [dim.dim_value for dim in info.type.tensor_type.shape.dim]
-    if any(dim <= 0 for dim in dims):
-        raise InputError(f"{path}: input '{info.name}' has no fixed shape. Give one with --shape {info.name}=...")
-    return np.zeros(dims, helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))

@@ -9,7 +9,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     max_abs_diff: float
     max_abs_output: float
     relative: float | None
-    """``max_abs_diff`` over ``max_abs_output``; ``None`` when every output was 0."""
+    """``max_abs_diff`` over ``max_abs_output``; ``None`` when every output was 0, and still is."""
     runs: int
     seed: int
     runtime: str

@@ -57,6 +57,18 @@ def test_inferred_shapes_are_checked_against_a_run(model: Path, capsys: pytest.C
     assert "shapes       2 of 2 as in one run of onnxruntime" in capsys.readouterr().out
 
 
+def test_a_check_asks_for_the_shape_of_an_input_of_any_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without it the run would be of a single number, and no shape would be as inferred."""
+    pytest.importorskip("onnxruntime")
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", infos[:1], infos[1:])
+    path = tmp_path / "any.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    assert run(["inspect", str(path), "--check"]) == 2
+    assert "input 'x' has no fixed shape. Give one with --shape x=" in capsys.readouterr().err
+    assert run(["inspect", str(path), "--shape", "x=2x3", "--check"]) == 0
+
+
 def test_text_names_the_convention_and_the_device(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["inspect", str(model), "--shape", "x=3x64", "--device", "hailo-8", "--device", "nvidia-t4"]) == 0
     printed = capsys.readouterr().out

@@ -41,7 +41,7 @@ class LiftOpset:
         before.opset_import.extend(kept)
         try:
             after = version_converter.convert_version(before, self.to)
-        except (RuntimeError, ValueError, TypeError) as error:
+        except (version_converter.ConvertError, RuntimeError, ValueError, TypeError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             raise InputError(
                 f"opset {opset(model)} cannot be lifted to {self.to}: {lines[-1] if lines else error}."

@@ -1,12 +1,13 @@
 """Numerical proof of a rewrite: both models on the same random inputs in ONNX Runtime, unoptimised."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import helper
 
+from loadslice.graph.inputs import fed_shape, numpy_type
 from loadslice.graph.measure import outputs
 from loadslice.graph.shapes import model_inputs
 from loadslice.spec.errors import InputError
@@ -38,25 +39,36 @@ def prove(
         feeds = random_feeds(before, shapes, generator)
         old, new = outputs(before, feeds), outputs(after, feeds)
         for name, value in old.items():
-            if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
-                continue
-            wide, other = value.astype(np.float64), np.asarray(new[name]).astype(np.float64)
-            if wide.shape != other.shape:
-                raise InputError(f"output '{name}' has shape {wide.shape} before and {other.shape} after the rewrite.")
-            if wide.size:
-                gap = np.abs(wide - other)
-                # A NaN on both sides is no difference, one on one side is.
-                gap[np.isnan(wide) & np.isnan(other)] = 0.0
-                difference = max(difference, float(np.max(gap)))
-                largest = max(largest, float(np.nanmax(np.abs(wide), initial=0.0)))
+            gap, size = _gap(name, value, new[name])
+            difference, largest = max(difference, gap), max(largest, size)
+    relative = difference / largest if largest else None
     return Proof(
         max_abs_diff=difference,
         max_abs_output=largest,
-        relative=difference / largest if largest else None,
+        relative=math.inf if difference and not largest else relative,
         runs=runs,
         seed=seed,
         runtime="onnxruntime, optimisations off",
     )
+
+
+def _gap(name: str, value: object, other: object) -> tuple[float, float]:
+    """Largest difference of one output, and its largest size.
+
+    What is no number (texts, optionals) is equal or infinitely far; so are a NaN or an infinity on one side alone.
+    """
+    if isinstance(value, list) and isinstance(other, list) and len(value) == len(other):
+        gaps = [_gap(name, one, two) for one, two in zip(value, other, strict=True)]
+        return max((gap for gap, _ in gaps), default=0.0), max((size for _, size in gaps), default=0.0)
+    left, right = np.asarray(value), np.asarray(other)
+    if left.shape != right.shape:
+        raise InputError(f"output '{name}' has shape {left.shape} before and {right.shape} after the rewrite.")
+    if left.dtype.kind not in "fiub":
+        return (0.0 if np.array_equal(left, right) else math.inf), 0.0
+    wide, narrow = left.astype(np.float64), right.astype(np.float64)
+    same = (wide == narrow) | (np.isnan(wide) & np.isnan(narrow))
+    gap = np.nan_to_num(np.abs(wide[~same] - narrow[~same]), nan=math.inf, posinf=math.inf)
+    return float(gap.max(initial=0.0)), float(np.abs(wide[np.isfinite(wide)]).max(initial=0.0))
 
 
 def random_feeds(
@@ -65,13 +77,7 @@ def random_feeds(
     """Random tensors for a model's inputs."""
     feeds: dict[str, npt.NDArray[np.generic]] = {}
     for info in model_inputs(model.graph):
-        declared = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
-        dims = shapes.get(info.name, declared)
-        if any(dim <= 0 for dim in dims):
-            raise InputError(f"input '{info.name}' has no fixed shape. Give one with --shape {info.name}=...")
-        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
-        if dtype.kind == "f":
-            feeds[info.name] = (generator.standard_normal(dims) * 0.5).astype(dtype)
-        else:
-            feeds[info.name] = generator.integers(0, INTEGER_MAX, dims).astype(dtype)
+        dims, dtype = fed_shape(info, shapes), numpy_type(info)
+        drawn = generator.standard_normal(dims) * 0.5 if dtype.kind == "f" else generator.integers(0, INTEGER_MAX, dims)
+        feeds[info.name] = np.asarray(drawn).astype(dtype)
     return feeds
