@@ -10,6 +10,8 @@ import yaml
 
 from loadslice.app.slice_problem import Machine, Opened
 from loadslice.app.slice_stages import carries
+from loadslice.graph.inputs import numpy_type
+from loadslice.graph.shapes import model_inputs
 from loadslice.graph.stitch import Arrays, draw_inputs
 from loadslice.spec.files import replacing, write_bytes
 from loadslice.spec.pipeline import load
@@ -56,10 +58,9 @@ def write_pipeline(
     Returns:
         The plan; a note says why there is no pipeline where there can be none.
     """
-    wrong = _not_rows(opened, plan.slices)
-    if wrong is not None:
-        note = f"{PIPELINE_FILE} was not written: tensor '{wrong}' crosses a cut and its first dimension is not rows."
-        return msgspec.structs.replace(plan, notes=[*plan.notes, note])
+    why = _unservable(opened, plan.slices)
+    if why is not None:
+        return msgspec.structs.replace(plan, notes=[*plan.notes, f"{PIPELINE_FILE} was not written: {why}."])
     answer = [info.name for info in opened.model.graph.output]
     by = carries([one.from_ for one in plan.slices], [one.to for one in plan.slices], answer)
     stages = []
@@ -89,14 +90,22 @@ def _engine(kind: str, device: str) -> dict[str, str]:
     return {"backend": "twin", "device": device}
 
 
-def _not_rows(opened: Opened, slices: list[Slice]) -> str | None:
-    """A tensor between slices that does not count the same rows as the model's first input."""
-    first = next(iter(opened.shapes))
-    rows = opened.body.env[first].shape
+def _unservable(opened: Opened, slices: list[Slice]) -> str | None:
+    """Why a server could not take requests for these slices.
+
+    Every tensor that it hands on counts the same rows as the model's first input.
+    """
+    inputs = model_inputs(opened.model.graph)
+    if not inputs:
+        return "the model has no input, so there is nothing a request could ask"
+    for info in inputs:
+        if not info.type.HasField("tensor_type") or numpy_type(info).kind not in "fiub":
+            return f"input '{info.name}' holds no numbers that an example could be drawn of"
+    rows = opened.body.env[inputs[0].name].shape
     for name in dict.fromkeys(name for one in slices for name in (*one.from_, *one.to)):
         shape = opened.body.env[name].shape
         if not shape or not rows or shape[0] != rows[0]:
-            return name
+            return f"tensor '{name}' crosses a cut and its first dimension is not rows"
     return None
 
 

@@ -188,6 +188,22 @@ def test_what_a_runtime_writes_into_the_standard_domain_is_sliced_too() -> None:
     ]
 
 
+def test_outputs_that_are_sequences_are_compared_part_by_part() -> None:
+    pytest.importorskip("onnxruntime")
+
+    def whole(weight: float) -> onnx.ModelProto:
+        nodes = [helper.make_node("Mul", ["x", "w"], ["h"]), helper.make_node("SplitToSequence", ["h"], ["s"], axis=0)]
+        x = helper.make_tensor_value_info("x", F, [2, 4])
+        stored = [numpy_helper.from_array(np.float32(weight), "w")]
+        graph = helper.make_graph(nodes, "g", [x], [helper.make_tensor_sequence_value_info("s", F, None)], stored)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    body, filed, edges = opened(whole(1.0), {})
+    parts = [slice_model(whole(1.0), body, filed, edges, [op], f"slice{op}") for op in (0, 1)]
+    assert check_stitched(whole(1.0), body, parts).bit_equal
+    assert check_stitched(whole(2.0), body, parts).max_rel_diff == 0.5
+
+
 def test_parallel_branches_have_no_legal_cut_until_they_meet() -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),

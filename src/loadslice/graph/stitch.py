@@ -6,11 +6,10 @@ from importlib import metadata
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import helper
 
+from loadslice.graph.inputs import fed_shape, numpy_type
 from loadslice.graph.measure import outputs
 from loadslice.graph.shapes import Body, model_inputs
-from loadslice.spec.errors import InputError
 from loadslice.spec.slices import StitchCheck
 
 Arrays = dict[str, npt.NDArray[np.generic]]
@@ -28,10 +27,9 @@ def draw_inputs(model: onnx.ModelProto, body: Body, seed: int) -> Arrays:
     drawn: Arrays = {}
     for info in model_inputs(model.graph):
         shape = body.env[info.name].shape
-        if shape is None or any(dim is None for dim in shape):
-            raise InputError(f"input '{info.name}' has no fixed shape. Give one with --shape {info.name}=...")
-        sizes = [dim for dim in shape if dim is not None]
-        dtype = helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)
+        closed = [dim for dim in shape or () if dim is not None]
+        known = shape is not None and len(closed) == len(shape)
+        sizes, dtype = fed_shape(info, {info.name: closed} if known else {}), numpy_type(info)
         floating = np.issubdtype(dtype, np.floating)
         drawn[info.name] = (rng.standard_normal(sizes) if floating else rng.integers(0, 2, sizes)).astype(dtype)
     return drawn
@@ -72,8 +70,8 @@ def check_stitched(
     for number in range(runs):
         feeds = draw_inputs(model, body, seed + number)
         whole, stitched = outputs(model, feeds), run_slices(slices, feeds)
-        for name, expected in whole.items():
-            got = stitched[name]
+        pairs = [pair for name in whole for pair in _parts(whole[name], stitched[name])]
+        for expected, got in pairs:
             if got.shape == expected.shape and np.array_equal(got, expected, equal_nan=expected.dtype.kind == "f"):
                 continue
             bit_equal = False
@@ -88,6 +86,15 @@ def check_stitched(
         max_rel_diff=(worst / largest if largest else 0.0) if finite else None,
         seed=seed,
     )
+
+
+def _parts(expected: object, got: object) -> list[tuple[npt.NDArray[np.generic], npt.NDArray[np.generic]]]:
+    """The arrays of an output side by side; of a sequence each, unless the sequences differ in length."""
+    if not isinstance(expected, list):
+        return [(np.asarray(expected), np.asarray(got))]
+    if not isinstance(got, list) or len(got) != len(expected):
+        return [(np.empty(0), np.empty(1))]
+    return [(np.asarray(one), np.asarray(two)) for one, two in zip(expected, got, strict=True)]
 
 
 def _difference(expected: npt.NDArray[np.generic], got: npt.NDArray[np.generic]) -> float:

@@ -341,6 +341,39 @@ def test_drawn_inputs_do_not_change_the_plan(model: Path, times: Path, capsys: p
     assert np.isfinite(first["greedy_excess_pct"])
 
 
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        (helper.make_node("RandomNormal", [], ["h"], shape=[2, 4]), "the model has no input"),
+        (helper.make_node("Cast", ["x"], ["h"], to=TensorProto.FLOAT), "input 'x' holds no numbers"),
+    ],
+)
+def test_slices_that_no_request_could_ask_for_come_without_a_pipeline(
+    first: onnx.NodeProto, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxruntime")
+    texts = [helper.make_tensor_value_info(name, TensorProto.STRING, [2, 4]) for name in first.input]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4])
+    graph = helper.make_graph([first, helper.make_node("Relu", ["h"], ["y"])], "g", texts, [y])
+    path = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    host = {"bytes_per_s": None, "sync_us": 0.0, "basis": "host"}
+    nodes_ms = {"h": 1.0, "y": 1.0}
+    times = {
+        "model_sha256": sha256_file(path),
+        "shapes": {name: [2, 4] for name in first.input},
+        "devices": {
+            name: {"basis": "measured", "source": "s", "nodes_ms": nodes_ms, "link": host} for name in ("a", "b")
+        },
+    }
+    (tmp_path / "times.json").write_text(json.dumps(times), encoding="utf-8")
+    asked = [str(path), "--devices", "a,b", "--times", str(tmp_path / "times.json"), "--out", str(tmp_path / "out")]
+    plan = plan_of(asked, capsys)
+    assert [note for note in plan["notes"] if words in note]
+    assert plan["slices"][0]["model"] is not None
+    assert not (tmp_path / "out" / "pipeline.yaml").exists()
+
+
 @pytest.mark.parametrize("side", [2**24, 2**40])
 def test_operators_that_no_machine_ends_are_refused_in_one_line(
     side: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
