@@ -1,4 +1,4 @@
-"""Ends by a signal: in order, with a code of their own, and even where a library does not come back.
+"""How a command ends: its exit codes, and by a signal in order, even where a library does not come back.
 
 Ctrl-C is Python's own affair. A SIGTERM would end the process where it stands: with files half-written beside their
 places, folders that were being filled, and servers that nobody stops any more.
@@ -11,9 +11,10 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+NEGATIVE = 3
+"""Exit code of what was done, and found against what was asked about."""
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
-"""Exit codes."""
 
 GRACE_S = 10.0
 """How long a library that does not come back may keep the main thread from hearing of a SIGTERM."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from loadslice.app.ending import INTERRUPTED
 from loadslice.app.output import emit, say
 from loadslice.backends.language.calibrate import SPREAD_MAX
 from loadslice.backends.probe import BUSY_SHARE
@@ -24,9 +25,6 @@ from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolve_model, write_bytes
 from loadslice.spec.language import LanguageEngine, StepCost, load_language
 from loadslice.spec.language_profile import costs_of, load_profile, with_links
-
-INTERRUPTED = 130
-
 
 _TAKEN = {
     "pipeline_file",

@@ -50,6 +50,25 @@ inputs_option = click.option(
 seed_option = click.option(
     "--seed", type=click.IntRange(0, SEED_MAX), default=0, show_default=True, help="Start of every random draw."
 )
+dilate_option = click.option(
+    "--dilate", type=Finite(1, 1000), default=1.0, help="Seconds here for one on emulated devices."
+)
+allow_remote_option = click.option(
+    "--allow-remote", is_flag=True, help="Send to an address that is not this machine's."
+)
+admin_url_option = click.option(
+    "--admin-url", default=None, help="Of its administration, where that has a port of its own."
+)
+tables_option = click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="An operator table of your own; repeats.",
+)
+compilers_option = click.option(
+    "--compile/--no-compile", "compilers", default=True, help="Ask vendors' compilers that are installed."
+)
 
 
 def emit(document: Any, *, as_json: bool, text: Callable[[], Iterable[str]]) -> None:

@@ -12,15 +12,14 @@ import click
 from loadslice.app import batch_rows
 from loadslice.app.batch_journal import Journal
 from loadslice.app.batch_send import Asked, Sender, Told
-from loadslice.app.output import Finite, emit, json_option, keep, out_option, say
+from loadslice.app.ending import INTERRUPTED, NEGATIVE
+from loadslice.app.output import Finite, allow_remote_option, emit, json_option, keep, out_option, say
 from loadslice.evaluate import replay as replaying
 from loadslice.spec.batch import SCHEMA, Batch, FailedRow
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolved, stamp
 from loadslice.spec.pipeline import CLASSES
 
-NEGATIVE = 3
-INTERRUPTED = 130
 TOKEN_VARIABLE = "LOADSLICE_TOKEN"  # noqa: S105 - the variable's name
 FAILED_SHOWN = 5
 
@@ -40,7 +39,7 @@ FAILED_SHOWN = 5
 @click.option(
     "--patience-s", type=Finite(0.1, 864_000), default=3600.0, show_default=True, help="Give up after no row ended."
 )
-@click.option("--allow-remote", is_flag=True, help="Send to an address that is not this machine's.")
+@allow_remote_option
 @json_option
 @out_option
 def command(

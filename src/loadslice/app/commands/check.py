@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from loadslice.app.ending import NEGATIVE
 from loadslice.app.output import emit, json_option
 
 
@@ -41,4 +42,4 @@ def command(journal: Path, new: Path | None, *, as_json: bool) -> int:
         as_json=as_json,
         text=lambda: (f"{'held  ' if one.held else 'BROKEN'}  {one.promise}: {one.figure}" for one in findings),
     )
-    return 0 if all(finding.held for finding in findings) else 3
+    return 0 if all(finding.held for finding in findings) else NEGATIVE

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from loadslice.app.output import Finite, check_folder, emit, json_option, keep, out_option
+from loadslice.app.output import Finite, admin_url_option, check_folder, emit, json_option, keep, out_option
 from loadslice.spec import diagnosis
 from loadslice.spec.files import stamp
 
@@ -24,7 +24,7 @@ _path = click.Path(path_type=Path)
     default=None,
     help="Between looks.  [default: 1, or less where --for-s is short: a dozen looks are taken]",
 )
-@click.option("--admin-url", default=None, help="Of its administration, where that has a port of its own.")
+@admin_url_option
 @click.option("--pipeline", type=_path, default=None, help="Its models are held against its engines' devices too.")
 @click.option("--budget", type=_path, default=None, help="Limit of a box, power.per_box_w, for a recorded run.")
 @json_option

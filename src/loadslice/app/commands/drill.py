@@ -6,10 +6,11 @@ from pathlib import Path
 import click
 import msgspec
 
+from loadslice.app.ending import NEGATIVE
 from loadslice.app.output import (
     SEED_MAX,
-    Finite,
     check_folder,
+    dilate_option,
     emit,
     guests,
     inputs_option,
@@ -21,7 +22,6 @@ from loadslice.spec.drill import DRILLS, SCHEMA, DrillReport
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp
 
-NEGATIVE = 3
 SAID = {True: "held", False: "BROKEN", None: "–"}
 
 
@@ -44,7 +44,7 @@ SAID = {True: "held", False: "BROKEN", None: "–"}
 )
 @inputs_option
 @click.option("--list", "listed", is_flag=True, help="Say which drills there are, and stop.")
-@click.option("--dilate", type=Finite(1, 1000), default=1.0, help="Seconds here for one on emulated devices.")
+@dilate_option
 @click.option("--seed", type=click.IntRange(0, SEED_MAX), default=1, show_default=True, help="Start of every draw.")
 @json_option
 @out_option

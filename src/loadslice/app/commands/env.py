@@ -5,14 +5,13 @@ from pathlib import Path
 
 import click
 
+from loadslice.app.ending import NEGATIVE
 from loadslice.app.output import emit, json_option
 from loadslice.spec import environment as environments
 from loadslice.spec.environment import Environment, EnvironmentCheck
 from loadslice.spec.errors import InputError
 from loadslice.spec.evaluation import VARIABLES
 from loadslice.spec.files import encode_json, write_bytes
-
-NEGATIVE = 3
 
 
 @click.group("env")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
+from loadslice.app.ending import NEGATIVE
 from loadslice.app.output import check_folder, emit, guests, json_option, out_option, say
 from loadslice.spec import evaluation as evaluations
 
-NEGATIVE = 3
 PROFILE_S, QUICK_PROFILE_S = 15.0, 5.0
 
 

@@ -6,11 +6,23 @@ import click
 import msgspec
 
 from loadslice.app.coverage import Asking, Subject, subject, with_subjects
+from loadslice.app.ending import NEGATIVE
 from loadslice.app.estimated import with_estimates
 from loadslice.app.inspect_measure import How, check_sample, read_sample, with_measurement
 from loadslice.app.inspect_text import describe_extras
 from loadslice.app.inspect_traffic import parse_dims, traffic_sizes
-from loadslice.app.output import Finite, check_folder, emit, json_option, keep, out_option, say, seed_option
+from loadslice.app.output import (
+    Finite,
+    check_folder,
+    compilers_option,
+    emit,
+    json_option,
+    keep,
+    out_option,
+    say,
+    seed_option,
+    tables_option,
+)
 from loadslice.backends import probe
 from loadslice.graph import ops
 from loadslice.graph.buckets import Wanted
@@ -33,14 +45,8 @@ from loadslice.spec.files import resolve_model
     help="`local` (measured now), a device of `loadslice devices`, a .yaml file, or a compiler's target such as "
     "qnn-htp:soc_model=60; repeats.",
 )
-@click.option(
-    "--table",
-    "tables",
-    multiple=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="An operator table of your own; repeats.",
-)
-@click.option("--compile/--no-compile", "compilers", default=True, help="Ask vendors' compilers that are installed.")
+@tables_option
+@compilers_option
 @click.option(
     "--timeout", type=Finite(1, 86_400), default=300.0, show_default=True, help="Seconds a compiler may take each time."
 )
@@ -139,7 +145,7 @@ def command(
         keep(times, out, "op-times.json")
     keep(result, out, "inspection.json")
     emit(result, as_json=as_json, text=lambda: [*describe_inspection(result), *describe_extras(result)])
-    return 3 if result.shape_check is not None and result.shape_check.disagree else 0
+    return NEGATIVE if result.shape_check is not None and result.shape_check.disagree else 0
 
 
 def _local() -> Device:

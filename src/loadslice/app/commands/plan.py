@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from loadslice.app.ending import NEGATIVE
 from loadslice.app.output import Finite, check_folder, emit, json_option, out_option, seed_option
 from loadslice.spec.errors import InputError
 from loadslice.spec.language import is_language_file
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-NEGATIVE = 3
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from loadslice.app import example_inputs
-from loadslice.app.output import Finite, emit, json_option, keep, out_option, say
+from loadslice.app.ending import INTERRUPTED, NEGATIVE
+from loadslice.app.output import Finite, allow_remote_option, emit, json_option, keep, out_option, say
 from loadslice.evaluate import loadgen, payloads
 from loadslice.evaluate import replay as replaying
 from loadslice.spec import latency as profiles
@@ -17,9 +18,6 @@ from loadslice.spec.files import stamp
 from loadslice.spec.replay import Replay
 from loadslice.spec.twin import label
 from loadslice.workload import importing
-
-NEGATIVE = 3
-INTERRUPTED = 130
 
 
 @click.command(
@@ -69,7 +67,7 @@ INTERRUPTED = 130
     default=1.0,
     help="The server's own: it is slowed, and times are divided, by this.",
 )
-@click.option("--allow-remote", is_flag=True, help="Send to an address that is not this machine's.")
+@allow_remote_option
 @json_option
 @out_option
 def command(

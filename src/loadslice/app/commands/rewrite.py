@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from loadslice.app.ending import NEGATIVE
 from loadslice.app.output import emit, json_option, say, seed_option
 from loadslice.graph import rewrites
 from loadslice.graph.coverage_stage import write
@@ -74,7 +75,7 @@ def command(
                 f"loadslice: {rewrite.name}: outputs differ by {proof.relative:.2g} of their range, more than the "
                 f"{result.tolerance:g} allowed; nothing is written."
             )
-            return 3
+            return NEGATIVE
         after = result.model
     with replacing(out) as temporary:
         write(after, temporary)

@@ -7,10 +7,9 @@ import click
 import msgspec
 
 from loadslice.app import admin_client
+from loadslice.app.ending import NEGATIVE
 from loadslice.app.output import emit, json_option
 from loadslice.spec import rollout as plans
-
-NEGATIVE = 3
 
 _url = click.option(
     "--url",

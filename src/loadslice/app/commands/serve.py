@@ -13,7 +13,7 @@ import click
 
 from loadslice.app.admin_client import ADMIN_TOKEN
 from loadslice.app.ending import INTERRUPTED
-from loadslice.app.output import Finite, emit, say
+from loadslice.app.output import Finite, dilate_option, emit, say
 from loadslice.app.served import Source
 from loadslice.serve import logs
 from loadslice.serve.access import Access, check_admin_secret, check_exposure, is_loopback
@@ -51,7 +51,7 @@ _path = click.Path(path_type=Path)
 @click.option("--max-body-mb", type=click.IntRange(1, 1024), default=16, show_default=True, help="Largest body.")
 @click.option("--drain-s", type=Finite(0, 3600), default=20.0, show_default=True, help="Time to finish in.")
 @click.option("--ready-file", type=_path, default=None, help="Holds the address while ready.")
-@click.option("--dilate", type=Finite(1, 1000), default=1.0, help="Seconds here for one on emulated devices.")
+@dilate_option
 @click.option("--tokens", type=_path, default=None, help="Who may use it; see `loadslice token`.")
 @click.option("--tls-cert", type=_path, default=None, help="PEM certificate with its chain.")
 @click.option("--tls-key", type=_path, default=None, help="Its PEM key.")

@@ -6,8 +6,20 @@ import click
 import msgspec
 
 from loadslice.app.coverage import Asking
+from loadslice.app.ending import NEGATIVE
 from loadslice.app.estimated import calibrated
-from loadslice.app.output import Finite, check_folder, emit, json_option, keep, out_option, say, seed_option
+from loadslice.app.output import (
+    Finite,
+    check_folder,
+    compilers_option,
+    emit,
+    json_option,
+    keep,
+    out_option,
+    say,
+    seed_option,
+    tables_option,
+)
 from loadslice.app.slice_coverage import fallbacks, supports
 from loadslice.app.slice_files import write_slices
 from loadslice.app.slice_measure import MEASURED, measured_splits
@@ -50,14 +62,8 @@ COMPILER_S = 300.0
 @click.option(
     "--unsupported", multiple=True, metavar="NAME=OP,OP", help="Operator types that a device cannot run; repeats."
 )
-@click.option(
-    "--table",
-    "tables",
-    multiple=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="An operator table of your own; repeats.",
-)
-@click.option("--compile/--no-compile", "compilers", default=True, help="Ask vendors' compilers that are installed.")
+@tables_option
+@compilers_option
 @click.option("--seconds", type=Finite(0.1, 3600), default=10.0, show_default=True, help="For the throughput search.")
 @click.option(
     "--gap",
@@ -152,7 +158,7 @@ def command(
     keep(plan, out, "slices.json")
     emit(plan, as_json=as_json, text=lambda: describe_plan(plan))
     stitched = plan.stitched is None or plan.stitched.bit_equal
-    return 0 if stitched and near_enough(plan.shared) else 3
+    return 0 if stitched and near_enough(plan.shared) else NEGATIVE
 
 
 def _devices(listed: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from loadslice.app import squeeze_chart, squeeze_data, squeeze_service, squeeze_text
+from loadslice.app.ending import NEGATIVE
 from loadslice.app.output import Finite, check_folder, emit, json_option, say, seed_option
 from loadslice.backends.base import open_backend
 from loadslice.graph.load import load as load_model
@@ -96,7 +97,7 @@ def command(
         write_bytes(folder / "calibration.svg", squeeze_chart.draw_calibration(result.calibration).encode())
     emit(result, as_json=as_json, text=lambda: squeeze_text.lines(result))
     say(f"kept in {folder}")
-    return 0 if any(variant.shipped for variant in result.variants) else 3
+    return 0 if any(variant.shipped for variant in result.variants) else NEGATIVE
 
 
 def _service(path: Path, trace: Path | None, seconds: float, out: Path | None, as_json: bool, seed: int) -> int:
@@ -106,7 +107,7 @@ def _service(path: Path, trace: Path | None, seconds: float, out: Path | None, a
     record = squeeze_service.run(path, trace, seconds, folder, seed)
     emit(record, as_json=as_json, text=lambda: squeeze_service.lines(record))
     say(f"kept in {folder}")
-    return 0 if squeeze_service.proven(record) else 3
+    return 0 if squeeze_service.proven(record) else NEGATIVE
 
 
 def _room() -> Any:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+from loadslice.app.ending import NEGATIVE
 from loadslice.app.output import Finite, emit, guests, json_option, say, seed_option
 
-NEGATIVE = 3
 FULL_S, QUICK_S = (13.0, 18.0), (9.0, 8.0)
 """Seconds of profiling for all plans together, and of replay for each."""
 

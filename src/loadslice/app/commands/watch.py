@@ -9,7 +9,8 @@ import msgspec
 import yaml
 
 from loadslice.app import admin_client
-from loadslice.app.output import Finite, check_folder, emit, json_option, keep, out_option, say
+from loadslice.app.ending import NEGATIVE
+from loadslice.app.output import Finite, admin_url_option, check_folder, emit, json_option, keep, out_option, say
 from loadslice.spec import watch as watching
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp, write_bytes
@@ -17,10 +18,8 @@ from loadslice.spec.files import stamp, write_bytes
 if TYPE_CHECKING:
     from loadslice.app.watch_run import Server
 
-NEGATIVE = 3
 
 _path = click.Path(path_type=Path)
-_admin = click.option("--admin-url", default=None, help="Of its administration, where that has a port of its own.")
 _every = click.option("--every-s", type=Finite(0.05, 3600), default=5.0, show_default=True, help="Between looks.")
 _pid = click.option("--pid", type=click.IntRange(1), default=None, help="Process whose memory is meant.")
 _baseline = click.option("--baseline", "baseline_file", type=_path, required=True, help="From `watch baseline`.")
@@ -37,7 +36,7 @@ def command() -> None:
 
 @command.command("baseline", epilog="Example: loadslice watch baseline http://127.0.0.1:8000 --for-s 600 --out well")
 @click.argument("source", metavar="URL|SAMPLES")
-@_admin
+@admin_url_option
 @_every
 @click.option("--for-s", type=Finite(0), default=600.0, show_default=True, help="How long, at most.")
 @click.option("--samples", type=click.IntRange(1), default=None, help="Enough answers; default: as many as come.")
@@ -80,7 +79,7 @@ def baseline(
 @command.command("run", epilog="Example: loadslice watch run http://127.0.0.1:8000 --baseline well/baseline.json")
 @click.argument("url")
 @_baseline
-@_admin
+@admin_url_option
 @_every
 @click.option("--for-s", type=Finite(0), default=None, help="How long; default: until interrupted.")
 @click.option("--webhook", default=None, help="Address that each alert is POSTed to as JSON.")
