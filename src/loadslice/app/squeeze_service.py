@@ -16,6 +16,7 @@ from loadslice.spec.functions import load_function
 from loadslice.spec.pipeline import Pipeline, load
 from loadslice.spec.service import Service, StageChoice
 from loadslice.spec.work import Sample
+from loadslice.variants.recorded import contents
 from loadslice.workload import importing
 
 TUNED_FILE = "squeezed.yaml"
@@ -43,9 +44,13 @@ def run(path: Path, trace: Path | None, seconds: float, out: Path, seed: int) ->
     target = folder / TUNED_FILE
     if resolved(path) == target:
         raise InputError(f"{path}: is where the result goes. Squeeze the pipeline that it was made from.")
-    found = samples.of_pipeline(pipeline, folder)
-    found = [found[index] for index in np.random.default_rng(seed).permutation(len(found))]
-    calls = [one.name for one in found] if trace is None else _drawn(found, pipeline, folder, trace, seed)
+    given = samples.of_pipeline(pipeline, folder)
+    given = [given[index] for index in np.random.default_rng(seed).permutation(len(given))]
+    calls = [one.name for one in given] if trace is None else _drawn(given, pipeline, folder, trace, seed)
+    found, stands_for = _distinct(given)
+    if len(found) < len(given):
+        say(f"of {len(given)} example inputs {len(found)} are different; the others repeat them")
+    calls = [stands_for[name] for name in calls]
     order = service.Order(
         pipeline=pipeline, path=path, document=decode_yaml(path, dict[str, Any]), samples=found, calls=calls,
         scorer=_scorer(pipeline, folder), seconds=seconds, tell=say,
@@ -61,6 +66,16 @@ def run(path: Path, trace: Path | None, seconds: float, out: Path, seed: int) ->
         target.unlink()
         say(f"removed: {target}, of an earlier run; what it served from {out} was made anew and is not good enough")
     return record
+
+
+def _distinct(given: Sequence[Sample]) -> tuple[list[Sample], dict[str, str]]:
+    """Each example once, and the one that stands for each name: no input may be calibrated on and judge."""
+    first: dict[tuple[object, ...], Sample] = {}
+    stands_for = {}
+    for one in given:
+        asked = (one.content_type, one.body) if one.tensors is None else (contents(one.tensors),)
+        stands_for[one.name] = first.setdefault((*asked, tuple(one.truth or ())), one).name
+    return list(first.values()), stands_for
 
 
 def proven(record: Service) -> bool:

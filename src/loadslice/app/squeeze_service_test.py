@@ -21,6 +21,7 @@ from loadslice.spec.files import stamp
 from loadslice.spec.pipeline import Engine, load
 from loadslice.spec.service import Service
 from loadslice.spec.variant import CpuOffer
+from loadslice.spec.work import Sample
 from loadslice.variants import specimen, timing
 from loadslice.variants.bench import Artefact, Failure, Workbench
 
@@ -68,6 +69,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     names = [f"s{i}" for i in range(8)] * 2 + ["s0"] * 8
     pl.DataFrame({"arrival_s": [float(i) for i in range(24)], "input": names}).write_parquet(tmp_path / "t.parquet")
     return tmp_path
+
+
+def test_an_example_that_repeats_another_is_in_no_set_of_its_own() -> None:
+    image = np.ones((1, 3), np.float32)
+    given = [
+        Sample("a", "image/png", b"1"),
+        Sample("b", "image/png", b"1"),
+        Sample("c", "image/png", b"1", truth=["x"]),
+        Sample("d", "", b"", tensors={"image": image}),
+        Sample("e", "", b"", tensors={"image": image.copy()}),
+        Sample("f", "", b"", tensors={"image": image.reshape(3, 1)}),
+    ]
+    found, stands_for = squeeze_service._distinct(given)
+    assert [one.name for one in found] == ["a", "c", "d", "f"]
+    assert stands_for == {"a": "a", "b": "a", "c": "c", "d": "d", "e": "d", "f": "f"}
 
 
 def test_a_service_is_squeezed_and_its_file_serves(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

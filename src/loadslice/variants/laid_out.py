@@ -14,7 +14,7 @@ from loadslice.variants.exam import Exam
 from loadslice.variants.metrics import LABELLED_LOSS_MAX, Judge, Outputs, parse_floor
 from loadslice.variants.order import Order
 from loadslice.variants.prepare import prepare
-from loadslice.variants.recorded import APART_MIN, Feeds, Recorded, split
+from loadslice.variants.recorded import APART_MIN, Feeds, Recorded, distinct, split
 
 
 def lay_out(order: Order, folder: Path, tell: Callable[[str], None]) -> Workbench:
@@ -23,7 +23,12 @@ def lay_out(order: Order, folder: Path, tell: Callable[[str], None]) -> Workbenc
     Raises:
         InputError: The metric, the floor, the labels or an input cannot be used.
     """
-    parts = split(order.recorded, order.seed)
+    inputs = distinct(order.recorded)
+    if len(inputs) < 2:
+        raise InputError(
+            f"{order.source}: all {len(order.recorded)} recorded inputs are the same one. Give others, too."
+        )
+    parts = split(inputs, order.seed)
     name = order.score[0] if order.score else "top1" if order.recorded.labels is not None else "cosine"
     floor = parse_floor(order.floor) if order.floor else None
     if floor is not None:
@@ -45,6 +50,11 @@ def lay_out(order: Order, folder: Path, tell: Callable[[str], None]) -> Workbenc
     for exam in (choosing, judging):
         _check_labels(exam)
     notes = _doubts(choosing, judging, apart=parts.choice is not None)
+    if len(inputs) < len(order.recorded):
+        notes.append(
+            f"of {len(order.recorded)} recorded inputs {len(inputs)} are different: the others repeat them, and add to "
+            "their weight alone."
+        )
     prepared = prepare(order.source, folder / "source.onnx")
     notes += prepared.notes
     lock = environment.lock()

@@ -76,6 +76,32 @@ class Recorded:
         return digest.hexdigest()
 
 
+def distinct(recorded: Recorded) -> Recorded:
+    """Each input once: those with the contents and label of an earlier one make that one count for more.
+
+    What is recorded repeats itself. Divided as they came, the same input would be calibrated on and judge.
+    """
+    first: dict[tuple[bytes, str], int] = {}
+    counts = np.zeros(len(recorded))
+    for index, feeds in enumerate(recorded.feeds):
+        label = "" if recorded.labels is None else repr(recorded.labels[index])
+        counts[first.setdefault((contents(feeds), label), index)] += recorded.counts[index]
+    kept = list(first.values())
+    taken = recorded.take(kept)
+    return Recorded(taken.names, taken.feeds, counts[kept], taken.labels)
+
+
+def contents(feeds: Feeds) -> bytes:
+    """The same for equal names, types, shapes and values, and for no others."""
+    digest = hashlib.sha256()
+    for name in sorted(feeds):
+        tensor = feeds[name]
+        values = repr(tensor.tolist()).encode() if tensor.dtype.kind == "O" else np.ascontiguousarray(tensor).tobytes()
+        digest.update(f"{name!r}:{tensor.dtype.str}:{tensor.shape}:{len(values)}\n".encode())
+        digest.update(values)
+    return digest.digest()
+
+
 def of_folder(folder: Path, inputs: Sequence[TensorInfo]) -> Recorded:
     """Read and check a folder of ``.npz`` files.
 

@@ -7,7 +7,7 @@ import pytest
 from loadslice.backends.base import TensorInfo
 from loadslice.spec.errors import InputError
 from loadslice.variants import recorded
-from loadslice.variants.recorded import of_folder, split, weighted
+from loadslice.variants.recorded import distinct, of_folder, split, weighted
 
 INFOS = [TensorInfo("x", np.dtype(np.float32), (None, 3))]
 
@@ -105,6 +105,17 @@ def test_no_input_is_calibrated_on_chosen_by_and_judged_by(inputs: int, parts: l
     names = [one.names for one in (found.pool, found.choice, found.judged)]
     assert [len(one) for one in names] == parts
     assert len({name for one in names for name in one}) == sum(parts)
+
+
+def test_an_input_that_was_recorded_several_times_is_one_that_counts_for_more() -> None:
+    """As they came, nearly all of these would judge what they were calibrated on. The last has a label of its own."""
+    draw = np.random.default_rng(0)
+    feeds = [{"x": draw.standard_normal((1, 3))} for _ in range(10)] * 9
+    labels = [index % 10 for index in range(89)] + [77]
+    repeated = recorded.Recorded([f"in{index}" for index in range(90)], feeds, np.full(90, 2.0), labels)
+    found = distinct(repeated)
+    assert found.names == [*(f"in{index}" for index in range(10)), "in89"]
+    assert found.counts.tolist() == [18.0] * 9 + [16.0, 2.0]
 
 
 @pytest.mark.parametrize("inputs", [2, 3, 7])
