@@ -1,6 +1,6 @@
 """A pipeline run in one process, one request at a time: how inputs are walked before anything is measured."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +63,13 @@ class Step:
         return Work(carried | made, work.context)
 
 
-def open_steps(pipeline: Pipeline, folder: Path, on: Sequence[str] | None = None) -> list[Step]:
+def nobody(_what: str) -> None:
+    """Waits for what begins."""
+
+
+def open_steps(
+    pipeline: Pipeline, folder: Path, on: Sequence[str] | None = None, begin: Callable[[str], None] = nobody
+) -> list[Step]:
     """Load every stage.
 
     Args:
@@ -71,13 +77,14 @@ def open_steps(pipeline: Pipeline, folder: Path, on: Sequence[str] | None = None
         folder: The folder of the pipeline file.
         on: Load models on these engines; a stage that has none of them is loaded on the engine it prefers. ``None``:
             on every engine of the stage.
+        begin: Told of each model that is loaded now.
 
     Raises:
         InputError: A stage that cannot be loaded, or that names a variant and no model.
     """
     hosts = Hosts()
     try:
-        return [_open(stage, pipeline, folder, on, hosts) for stage in pipeline.stages]
+        return [_open(stage, pipeline, folder, on, hosts, begin) for stage in pipeline.stages]
     except BaseException:
         hosts.stop()
         raise
@@ -92,8 +99,13 @@ def close(steps: Sequence[Step]) -> None:
         process.close()
 
 
-def walk(sample: Sample, steps: Sequence[Step]) -> list[Work]:
+def walk(sample: Sample, steps: Sequence[Step], begin: Callable[[str], None] = nobody) -> list[Work]:
     """Run one input through all stages.
+
+    Args:
+        sample: The input.
+        steps: Loaded.
+        begin: Told of each stage that begins now.
 
     Returns:
         The work each stage found, then the answer: one more than there are stages.
@@ -103,6 +115,7 @@ def walk(sample: Sample, steps: Sequence[Step]) -> list[Work]:
     """
     works = [sample.work()]
     for step in steps:
+        begin(f"input '{sample.name}' at stage '{step.stage.name}'")
         try:
             works.append(step.run(works[-1]))
         except (StageError, EngineError) as error:
@@ -110,7 +123,15 @@ def walk(sample: Sample, steps: Sequence[Step]) -> list[Work]:
     return works
 
 
-def _open(stage: Stage, pipeline: Pipeline, folder: Path, on: Sequence[str] | None, hosts: Hosts) -> Step:
+def _open(
+    stage: Stage,
+    pipeline: Pipeline,
+    folder: Path,
+    on: Sequence[str] | None,
+    hosts: Hosts,
+    begin: Callable[[str], None],
+) -> Step:
+    begin(f"stage '{stage.name}': loading")
     if stage.python is not None:
         return Step(stage, open_python_stage(stage.python, folder), {})
     names = [name for name in stage.engine_names if on is None or name in on] or stage.engine_names[:1]
@@ -124,6 +145,7 @@ def _open(stage: Stage, pipeline: Pipeline, folder: Path, on: Sequence[str] | No
     sessions = {}
     for name in names:
         engine = pipeline.engines[name]
+        begin(f"stage '{stage.name}' on engine '{name}': loading")
         if engine.backend == TWIN:
             engine = msgspec.structs.replace(engine, isolation="thread")  # its times are its sheet's, not measured
         sessions[name] = hosts.load(name, engine, Path(stage.variant_id) if name not in here else model)

@@ -20,7 +20,8 @@ from loadslice.backends.base import Session
 from loadslice.backends.gather import bucket_of, bucket_shape, gather, scatter
 from loadslice.backends.python_stage import StageFunction
 from loadslice.backends.twin import TwinSession
-from loadslice.profiles.chain import Step, open_steps, walk
+from loadslice.profiles.chain import Step, nobody, open_steps, walk
+from loadslice.profiles.overdue import Overdue
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import InputWork, StageWork
 from loadslice.spec.pipeline import Pipeline, Stage
@@ -37,6 +38,10 @@ class Key(NamedTuple):
     engine: str
     rows: int
     shape: tuple[int, ...] | None
+
+    def __str__(self) -> str:
+        shape = "" if self.shape is None else f" of {'x'.join(map(str, self.shape))}"
+        return f"'{self.variant}' on engine '{self.engine}', {self.rows} rows{shape}"
 
 
 class Job(NamedTuple):
@@ -81,7 +86,13 @@ class Jobs:
     steps: list[Step]
 
 
-def collect(pipeline: Pipeline, folder: Path, samples: Sequence[Sample], on: Sequence[str] | None = None) -> Jobs:
+def collect(
+    pipeline: Pipeline,
+    folder: Path,
+    samples: Sequence[Sample],
+    on: Sequence[str] | None = None,
+    overdue: Overdue | None = None,
+) -> Jobs:
     """Load every stage and walk every input through them.
 
     Beside the walks of the inputs there are walks of batches, as full as whole requests make them, and of rows of
@@ -92,6 +103,7 @@ def collect(pipeline: Pipeline, folder: Path, samples: Sequence[Sample], on: Seq
         folder: The folder of the pipeline file.
         samples: Example inputs.
         on: Engines to measure; ``None``: all.
+        overdue: Told of each model that is loaded and each stage of a walk; ``None``: nobody looks after these.
 
     Raises:
         InputError: An unknown engine, a stage that cannot be loaded or measured, or an input that a stage refuses.
@@ -99,8 +111,11 @@ def collect(pipeline: Pipeline, folder: Path, samples: Sequence[Sample], on: Seq
     for name in on or ():
         if name not in pipeline.engines:
             raise InputError(f"--on {name}: not an engine of this pipeline ({', '.join(pipeline.engines)}).")
-    steps = open_steps(pipeline, folder, on)
-    passed = [walk(sample, steps) for sample in samples]
+    begin = nobody if overdue is None else overdue.begin
+    steps = open_steps(pipeline, folder, on, begin)
+    passed = [walk(sample, steps, begin) for sample in samples]
+    if overdue is not None:
+        overdue.end()
     inputs = [
         InputWork(input=sample.name, stages=[_asked(step, work) for step, work in zip(steps, works, strict=False)])
         for sample, works in zip(samples, passed, strict=True)

@@ -30,6 +30,7 @@ from loadslice.profiles.chain import close
 from loadslice.profiles.drift import Timing
 from loadslice.profiles.jobs import Job, Jobs, Key, Walk, collect
 from loadslice.profiles.neighbours import Neighbours
+from loadslice.profiles.overdue import STEP_S, Overdue
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp
 from loadslice.spec.latency import OTHERS, Entry, LatencyTable, Milliseconds
@@ -69,6 +70,7 @@ def measure(
     repeats: int | None = None,
     source: Path | None = None,
     tell: Callable[[str], None] = _say_nothing,
+    step_s: float = STEP_S,
 ) -> LatencyTable:
     """Measure a pipeline's stages on its engines.
 
@@ -82,6 +84,7 @@ def measure(
         repeats: Rounds at most, before the time is up; ``None``: as many as fit.
         source: The pipeline file, to be named in the stamp.
         tell: Is told what is going on.
+        step_s: Longest time that loading a model, or one run, may take; then the process ends, see `overdue`.
 
     Returns:
         One entry per stage, engine, rows and shape that the inputs ask for; of twins, what their sheets say.
@@ -92,23 +95,25 @@ def measure(
     """
     if not math.isfinite(seconds):
         raise InputError(f"--seconds {seconds}: must be a finite number of seconds.")
-    tell(f"loading {len(pipeline.stages)} stages and walking {len(samples)} inputs through them")
-    found = collect(pipeline, folder, samples, on)
-    emulated = twins.entries(found.steps, on)
-    slots = {name: engine.max_inflight for name, engine in pipeline.engines.items()}
-    try:
-        if not found.walks and not emulated:
-            engines = ", ".join(on or pipeline.engines)
-            raise InputError(f"no stage of '{pipeline.pipeline}' has work on {engines} for these inputs.")
-        with _switching_as_a_server():
-            _warm_up(found, slots)
-            tell(f"measuring {len(found.sources)} kinds of work for {seconds:.0f} s")
-            with Neighbours() as neighbours, _Threads(slots) as threads:
-                alone, contended = _by_turns(found.walks, slots, threads, seconds, repeats)
-    except (StageError, EngineError) as error:
-        raise InputError(f"pipeline '{pipeline.pipeline}': a stage failed while it was measured: {error}") from error
-    finally:
-        close(found.steps)
+    with Overdue(step_s) as overdue:
+        tell(f"loading {len(pipeline.stages)} stages and walking {len(samples)} inputs through them")
+        found = collect(pipeline, folder, samples, on, overdue)
+        emulated = twins.entries(found.steps, on)
+        slots = {name: engine.max_inflight for name, engine in pipeline.engines.items()}
+        try:
+            if not found.walks and not emulated:
+                engines = ", ".join(on or pipeline.engines)
+                raise InputError(f"no stage of '{pipeline.pipeline}' has work on {engines} for these inputs.")
+            with _switching_as_a_server():
+                _warm_up(found, slots, overdue)
+                tell(f"measuring {len(found.sources)} kinds of work for {seconds:.0f} s")
+                with Neighbours() as neighbours, _Threads(slots, overdue) as threads:
+                    alone, contended = _by_turns(found.walks, slots, threads, seconds, repeats)
+        except (StageError, EngineError) as error:
+            text = f"pipeline '{pipeline.pipeline}': a stage failed while it was measured: {error}"
+            raise InputError(text) from error
+        finally:
+            close(found.steps)
     if neighbours.warning is not None:
         tell(neighbours.warning)
     made = stamp(SCHEMA, inputs={} if source is None else {"pipeline": source}, seed=0, tools=TOOLS)
@@ -136,25 +141,22 @@ def _switching_as_a_server() -> Iterator[None]:
         sys.setswitchinterval(before_s)
 
 
-def _warm_up(found: Jobs, slots: dict[str, int]) -> None:
+def _warm_up(found: Jobs, slots: dict[str, int], overdue: Overdue) -> None:
     """Run every kind of work in every slot, for runtimes prepare a shape when they first meet it."""
     first = {job.key: job for walk in reversed(found.walks) for job in walk}
     for job in first.values():
         for slot in range(slots[job.key.engine] if job.is_model else 1):
-            job.call(slot)
-            job.call(slot)
-
-
-def _timed(job: Job, slot: int) -> Timing:
-    start_ns = time.perf_counter_ns()
-    job.call(slot)
-    return Timing(job.key, start_ns, time.perf_counter_ns() - start_ns)
+            for _ in range(2):
+                overdue.begin(job.key)
+                job.call(slot)
+    overdue.end()
 
 
 class _Threads:
     """One thread per engine slot, as a server has: a stage finds the caches of whichever core takes it up."""
 
-    def __init__(self, slots: dict[str, int]) -> None:
+    def __init__(self, slots: dict[str, int], overdue: Overdue) -> None:
+        self.overdue = overdue
         self._pools = {
             (name, slot): ThreadPoolExecutor(1, f"{name}.{slot}") for name in slots for slot in range(slots[name])
         }
@@ -168,7 +170,16 @@ class _Threads:
 
     def timed(self, job: Job, slot: int) -> Timing:
         """Run a job on the slot's thread."""
-        return self._pools[job.key.engine, slot].submit(_timed, job, slot).result()
+        return self._pools[job.key.engine, slot].submit(self.run, job, slot).result()
+
+    def run(self, job: Job, slot: int) -> Timing:
+        """Run it on this thread."""
+        self.overdue.begin(job.key)
+        start_ns = time.perf_counter_ns()
+        job.call(slot)
+        took_ns = time.perf_counter_ns() - start_ns
+        self.overdue.end()
+        return Timing(job.key, start_ns, took_ns)
 
 
 def _by_turns(
@@ -254,14 +265,14 @@ class _Contended:
         self._python = _Recording(python if self._slots else [], slot_counts, repeats)
         self._has_python = bool(python and self._slots)
 
-    def go_on(self, threads: "_Threads", seconds: float, *, to_the_end: bool) -> None:
+    def go_on(self, threads: _Threads, seconds: float, *, to_the_end: bool) -> None:
         """Time for a while, as `_Recording.go_on`; raises what a slot raised."""
         if len(self._slots) > 1:
-            with _Load(self._slots, seconds * _CONTENDED, to_the_end=to_the_end) as load:
+            with _Load(self._slots, threads, seconds * _CONTENDED, to_the_end=to_the_end) as load:
                 load.wait()
             load.check()
         if self._has_python:
-            with _Load(self._slots, None) as load:
+            with _Load(self._slots, threads, None) as load:
                 self._python.go_on(threads.timed, seconds * _PYTHON_CONTENDED, to_the_end=to_the_end)
             load.check()  # a slot that failed left the others less to contend with
 
@@ -291,12 +302,16 @@ class _Load:
 
     Args:
         slots: What to run.
+        threads: Run and time it.
         seconds: Of recording; ``None``: it records nothing.
         to_the_end: Record until no kind of work is missing.
     """
 
-    def __init__(self, slots: list[_Slot], seconds: float | None, *, to_the_end: bool = False) -> None:
+    def __init__(
+        self, slots: list[_Slot], threads: _Threads, seconds: float | None, *, to_the_end: bool = False
+    ) -> None:
         self._slots = slots
+        self._threads = threads
         self._seconds = seconds
         self._to_the_end = to_the_end
         self._stop = threading.Event()
@@ -324,7 +339,7 @@ class _Load:
 
     def _work(self, slot: _Slot) -> None:
         def run(job: Job, _turn: int) -> Timing:
-            return _timed(job, slot.number)
+            return self._threads.run(job, slot.number)
 
         try:
             if self._seconds is not None:
@@ -335,7 +350,7 @@ class _Load:
             for job in walk:
                 if self._stop.is_set():
                     return
-                job.call(slot.number)
+                self._threads.run(job, slot.number)
 
 
 def _by_key(timings: Sequence[Timing]) -> dict[Key, list[int]]:

@@ -12,6 +12,7 @@ from loadslice.profiles import samples
 from loadslice.profiles.chain import close
 from loadslice.profiles.jobs import collect
 from loadslice.profiles.measure import SAMPLES_MAX, measure
+from loadslice.profiles.overdue import Overdue
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import decode_json, encode_json
 from loadslice.spec.latency import LatencyTable, load
@@ -134,7 +135,7 @@ def test_alone_and_contended_are_measured_by_turns(folder: Path, monkeypatch: py
     found = collect(loaded, folder, samples.of_pipeline(loaded, folder))
     slots = {name: engine.max_inflight for name, engine in loaded.engines.items()}
     try:
-        with measuring._Threads(slots) as threads:
+        with measuring._Threads(slots, Overdue()) as threads:
             alone, contended = measuring._by_turns(found.walks, slots, threads, 0.4, None)
     finally:
         close(found.steps)

@@ -21,6 +21,7 @@ from loadslice.app.output import (
 from loadslice.graph.inputs import parse_shapes
 from loadslice.profiles import samples
 from loadslice.profiles.measure import measure
+from loadslice.profiles.overdue import STEP_S
 from loadslice.profiles.sessions import pool
 from loadslice.spec.device import PeakPrecision
 from loadslice.spec.errors import InputError
@@ -50,6 +51,15 @@ from loadslice.spec.pipeline import load
     default=1,
     show_default=True,
     help="Load and measure this often anew, to learn how far runs differ; the time is shared among them.",
+)
+@click.option(
+    "--step-timeout",
+    "step_s",
+    type=Finite(0.1, 86_400),
+    default=STEP_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Longest time that loading a model, or one run of it, may take; what takes longer hangs, and ends this.",
 )
 @inputs_option
 @click.option(
@@ -108,6 +118,7 @@ def command(
     repeats: int | None,
     seconds: float,
     sessions: int,
+    step_s: float,
     inputs: Path | None,
     wanted: tuple[str, ...],
     shapes: tuple[str, ...],
@@ -194,6 +205,7 @@ def command(
                     repeats=repeats,
                     source=pipeline,
                     tell=say,
+                    step_s=step_s,
                 )
                 for _ in range(sessions)
             ]
