@@ -106,16 +106,17 @@ def test_a_run_that_is_killed_goes_on_where_it_was(serving, folder, pipeline, ga
         out, _ = await process.communicate()
         return process.returncode or 0, out.decode()
 
-    async def whole() -> tuple[int, int, int, str]:
+    async def whole() -> tuple[int, int, int, int, str]:
         async with serving(pipeline("gated"), folder) as (server, _):
             killed, _ = await run(server.url, signal.SIGKILL)
             interrupted, _ = await run(server.url, signal.SIGINT)
-            return killed, interrupted, *(await run(server.url, None))
+            terminated, _ = await run(server.url, signal.SIGTERM)
+            return killed, interrupted, terminated, *(await run(server.url, None))
 
-    killed, interrupted, code, printed = asyncio.run(whole())
+    killed, interrupted, terminated, code, printed = asyncio.run(whole())
     told = json.loads(printed)
-    assert (killed, interrupted, code) == (-signal.SIGKILL, 130, 0)
-    assert told["resumed_rows"] >= 40
+    assert (killed, interrupted, terminated, code) == (-signal.SIGKILL, 130, 143, 0)
+    assert told["resumed_rows"] >= 60
     assert told["outcomes"] == {"completed": 3000, "failed": 0}
     assert told["attempts"] < 3000
     rows = [json.loads(text)["row"] for text in Path(told["results"]).read_text().splitlines()]

@@ -46,7 +46,8 @@ class Told:
     sent: int = 0
     refusals: int = 0
     open_max: int = 0
-    interrupted: bool = False
+    interrupted_by: int | None = None
+    """Number of the signal that ended it early."""
     gave_up: str | None = None
     """Why rows are left, unless it was interrupted."""
 
@@ -209,8 +210,8 @@ class Sender:
         self._progress_s = time.perf_counter()
         self.on_row()
 
-    def _interrupted(self) -> None:
-        self.told.interrupted = True
+    def _interrupted(self, number: int) -> None:
+        self.told.interrupted_by = number
         self._stop.set()
 
 

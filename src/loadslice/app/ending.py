@@ -24,6 +24,16 @@ class TerminatedError(KeyboardInterrupt):
     """A SIGTERM has come. What ends in order when it is interrupted ends so now."""
 
 
+def code_of(number: int) -> int:
+    """Exit code of what a signal ended early and in order."""
+    return 128 + number
+
+
+def interruption(number: int) -> KeyboardInterrupt:
+    """What ends the rest, where a part has heard a signal itself and ended in order."""
+    return TerminatedError() if number == signal.SIGTERM else KeyboardInterrupt()
+
+
 _in_order = 0
 """Blocks of `ended_in_order` that are open. They may end in any order: the last of them gives SIGTERM back."""
 

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from loadslice.app.ending import TerminatedError, code_of, interruption
+
 TOLD_TO_END = """
 import os, signal
 from loadslice.app.ending import TerminatedError, ended_in_order
@@ -58,6 +60,8 @@ def test_a_block_that_ends_before_one_inside_it_leaves_that_one_its_order() -> N
 COMMAND = """
 import ctypes, os, signal, sys, threading
 from pathlib import Path
+
+from loadslice.app.ending import TerminatedError, code_of, interruption
 import click
 from loadslice.app import cli, ending
 from loadslice.spec.files import replacing
@@ -103,3 +107,9 @@ def test_a_command_that_is_terminated_says_so_in_one_line_and_leaves_nothing_hal
 def test_a_library_that_does_not_come_back_does_not_keep_a_command_from_being_terminated(tmp_path: Path) -> None:
     code, said, _ = ended_by("hang()", tmp_path)
     assert (code, said) == (143, ["loadslice: terminated, and left what did not come back"])
+
+
+def test_a_signal_that_a_part_has_heard_itself_ends_the_rest_with_its_own_code() -> None:
+    assert isinstance(interruption(signal.SIGTERM), TerminatedError)
+    assert type(interruption(signal.SIGINT)) is KeyboardInterrupt
+    assert [code_of(number) for number in (signal.SIGINT, signal.SIGTERM)] == [130, 143]

@@ -9,6 +9,7 @@ from typing import Self
 import polars as pl
 import psutil
 
+from loadslice.app.ending import interruption
 from loadslice.app.output import keep, say
 from loadslice.app.study_folder import Plan
 from loadslice.app.study_journey import load_average
@@ -119,8 +120,8 @@ def run_live(
     studied.rows, studied.replay, studied.interrupted = rows, replay, run.interrupted
     replaying.write_rows(rows, studied.folder / "replay.parquet")
     keep(replay, studied.folder, "replay.json")
-    if run.interrupted:
-        raise KeyboardInterrupt
+    if run.interrupted_by is not None:
+        raise interruption(run.interrupted_by)
     if after is not None and not twins(studied.plan.pipeline):
         # With twins this processor does a device's work too; what it used says nothing about the plan.
         studied.cpu = _cpu_use(replay, before, after, load_before)

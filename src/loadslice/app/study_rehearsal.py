@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from loadslice.app.ending import interruption
 from loadslice.app.study_plan import Clocks, Studied, clear_journal, send
 from loadslice.app.study_server import ServerError, serving
 from loadslice.evaluate import assemble, compare, pace, payloads
@@ -73,8 +74,8 @@ def rehearse(
             used_s = after.server_s + after.client_s - before.server_s - before.client_s
         if not lone.height or (served.is_alive() and not run.interrupted):
             rows, run = send(served, studied.plan, traffic, inputs)
-    if run.interrupted:
-        raise KeyboardInterrupt
+    if run.interrupted_by is not None:
+        raise interruption(run.interrupted_by)
     journal = journals.load(folder / "journal")
     requests = assemble.with_rows(journal.requests)
     warm = traffic if traffic.height <= WARM_REQUESTS else traffic.slice(WARM_REQUESTS)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def first_signal_calls(stop: Callable[[], None]) -> Iterator[None]:
-    """Have the first SIGINT or SIGTERM call ``stop``; the second has its usual effect.
+def first_signal_calls(stop: Callable[[int], None]) -> Iterator[None]:
+    """Have the first SIGINT or SIGTERM call ``stop`` with its number; the second has its usual effect.
 
     Inside a running loop. Off the main thread, and where a system has no signals, nothing is changed.
     """
@@ -20,13 +20,13 @@ def first_signal_calls(stop: Callable[[], None]) -> Iterator[None]:
             loop.remove_signal_handler(number)
             signal.signal(number, handler or signal.SIG_DFL)
 
-    def interrupt() -> None:
+    def interrupt(number: int) -> None:
         give_back()
-        stop()
+        stop(number)
 
     try:
         for number in before:
-            loop.add_signal_handler(number, interrupt)
+            loop.add_signal_handler(number, interrupt, number)
     except (ValueError, RuntimeError, NotImplementedError):  # not the main thread, or not a system with signals
         yield
         return

@@ -84,9 +84,15 @@ class Run:
     """All answers, in order of the shots; every one has an outcome."""
 
     answers: list[Answer]
-    interrupted: bool = False
+    interrupted_by: int | None = None
+    """Number of the signal that ended it early."""
     gone: bool = False
     """The server stopped listening."""
+
+    @property
+    def interrupted(self) -> bool:
+        """It was ended early."""
+        return self.interrupted_by is not None
 
 
 def drive(
@@ -122,7 +128,7 @@ class _Generator:
     open_tasks: set[asyncio.Task[None]] = field(default_factory=set)
     answers: list[Answer] = field(default_factory=list)
     stop: threading.Event = field(default_factory=threading.Event)
-    interrupted: bool = False
+    interrupted_by: int | None = None
     gone: bool = False
     refusals: int = 0
     refused_since_s: float | None = None
@@ -150,7 +156,7 @@ class _Generator:
         for answer in self.answers:
             if not answer.outcome:
                 answer.outcome, answer.reason = self._unsent()
-        return Run(self.answers, self.interrupted, self.gone)
+        return Run(self.answers, self.interrupted_by, self.gone)
 
     def _unsent(self) -> tuple[str, str]:
         return ("failed", "server_gone") if self.gone else ("cancelled", "interrupted")
@@ -225,8 +231,8 @@ class _Generator:
             self.gone = True
             self.stop.set()
 
-    def _interrupt(self) -> None:
-        self.interrupted = True
+    def _interrupt(self, number: int) -> None:
+        self.interrupted_by = number
         self.stop.set()
 
 

@@ -12,7 +12,7 @@ import click
 from loadslice.app import batch_rows
 from loadslice.app.batch_journal import Journal
 from loadslice.app.batch_send import Asked, Sender, Told
-from loadslice.app.ending import INTERRUPTED, NEGATIVE
+from loadslice.app.ending import NEGATIVE, code_of
 from loadslice.app.output import Finite, allow_remote_option, emit, json_option, keep, out_option, say
 from loadslice.evaluate import replay as replaying
 from loadslice.spec.batch import SCHEMA, Batch, FailedRow
@@ -90,9 +90,9 @@ def command(
     document = _document(file, where.base, inputs, journal, told, wall_s, results)
     keep(document, out, "batch.json")
     emit(document, as_json=as_json, text=lambda: _lines(document))
-    if told.interrupted:
+    if told.interrupted_by is not None:
         say(f"interrupted; the same command goes on with the {inputs.rows - sum(journal.outcomes.values())} rows left")
-        return INTERRUPTED
+        return code_of(told.interrupted_by)
     if told.gave_up is not None:
         say(f"gave up: {told.gave_up}; the same command goes on")
     return 0 if document.complete and not document.outcomes["failed"] else NEGATIVE

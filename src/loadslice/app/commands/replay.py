@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from loadslice.app import example_inputs
-from loadslice.app.ending import INTERRUPTED, NEGATIVE
+from loadslice.app.ending import NEGATIVE, code_of
 from loadslice.app.output import Finite, allow_remote_option, emit, json_option, keep, out_option, say
 from loadslice.evaluate import loadgen, payloads
 from loadslice.evaluate import replay as replaying
@@ -133,8 +133,8 @@ def command(
         replaying.write_rows(rows, out / "replay.parquet")
         keep(document, out, "replay.json")
     emit(document, as_json=as_json, text=lambda: _lines(document))
-    if run.interrupted:
-        return INTERRUPTED
+    if run.interrupted_by is not None:
+        return code_of(run.interrupted_by)
     return 0 if document.complete and document.answered else NEGATIVE
 
 
