@@ -21,12 +21,21 @@ if TYPE_CHECKING:
 
 OPERATORS = frozenset({"If", "Loop", "Scan"})
 
+SCAN_BATCHED = 8
+"""The last opset whose Scan has a batch of sequences."""
+
 WalkGraph = Callable[[onnx.GraphProto, dict[str, Value], str], "Body"]
 Types = list[onnx.TypeProto | None]
 
 
 def walk(
-    node: onnx.NodeProto, inputs: list[Value | None], env: dict[str, Value], walk_graph: WalkGraph, path: str
+    node: onnx.NodeProto,
+    inputs: list[Value | None],
+    env: dict[str, Value],
+    walk_graph: WalkGraph,
+    path: str,
+    *,
+    opset: int,
 ) -> tuple[Types, list["Body"]]:
     """Walk the subgraphs of a control-flow node.
 
@@ -36,6 +45,7 @@ def walk(
         env: What the subgraphs may read from outside.
         walk_graph: Walks one graph.
         path: Where this node is, for the scope of the nodes inside.
+        opset: Version of the standard operator set.
 
     Returns:
         Output types, and the walked bodies with their number of executions.
@@ -49,7 +59,7 @@ def walk(
         return _if(inputs, inside)
     if node.op_type == "Loop":
         return _loop(graphs["body"], inputs, inside)
-    return _scan(node, graphs["body"], inputs, inside)
+    return (_scan if opset > SCAN_BATCHED else _scan_batched)(node, graphs["body"], inputs, inside)
 
 
 def _outputs(body: "Body") -> list[Value]:
@@ -126,6 +136,25 @@ def _scan(
     types: Types = [value.type for value in results[:states]]
     types += [_stacked(value.type, rounds, axis) for value, axis in zip(results[states:], out_axes, strict=False)]
     return types, [body]
+
+
+def _scan_batched(
+    node: onnx.NodeProto,
+    graph: onnx.GraphProto,
+    inputs: list[Value | None],
+    inside: Callable[[str, dict[str, Value]], "Body"],
+) -> tuple[Types, list["Body"]]:
+    """Scan of opset 8: lengths come first, and a row of the batch is scanned after the other."""
+    rows = next((value.shape[0] for value in inputs[1:] if value is not None and value.shape), None)
+    types, bodies = _scan(node, graph, [_one_row(value) for value in inputs[1:]], inside)
+    (body,) = bodies
+    body.times = None if rows is None or body.times is None else rows * body.times
+    return [_stacked(kind, rows, 0) for kind in types], bodies
+
+
+def _one_row(value: Value | None) -> Value | None:
+    shape = value.shape if value is not None else None
+    return Value(tensor_type(value.elem_type, shape[1:])) if value is not None and shape else value
 
 
 def _settled(

@@ -197,7 +197,7 @@ class _Walk:
             return step
         types: list[onnx.TypeProto | None]
         if domain == "" and node.op_type in control.OPERATORS:
-            types, step.bodies = control.walk(node, inputs, env, self.graph, path)
+            types, step.bodies = control.walk(node, inputs, env, self.graph, path, opset=opset)
         else:
             types, step.trouble = self.types(node, domain, inputs, env)
         types = [*types, *[None] * len(node.output)][: len(node.output)]

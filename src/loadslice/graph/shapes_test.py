@@ -26,3 +26,20 @@ def test_work_on_a_default_that_a_caller_may_replace_is_done_in_every_run(ir_ver
     assert minus.folded is folded
     assert minus.outputs[0].data is not None
     assert minus.outputs[0].data.tolist() == [0, -1, -2, -3]
+
+
+def test_a_scan_of_opset_8_runs_for_every_row_of_its_batch() -> None:
+    """Of two rows and three steps each; ONNX Runtime agrees on the shapes."""
+    add = helper.make_node("Add", ["state", "step"], ["sum"])
+    relu = helper.make_node("Relu", ["sum"], ["out"])
+    parts = {name: helper.make_tensor_value_info(name, F, [4]) for name in ("state", "step", "sum", "out")}
+    body = helper.make_graph([add, relu], "body", [parts["state"], parts["step"]], [parts["sum"], parts["out"]])
+    scan = helper.make_node("Scan", ["", "first", "x"], ["last", "y"], body=body, num_scan_inputs=1)
+    first, last = (helper.make_tensor_value_info(name, F, [2, 4]) for name in ("first", "last"))
+    x, y = (helper.make_tensor_value_info(name, F, [2, 3, 4]) for name in "xy")
+    graph = helper.make_graph([scan], "g", [first, x], [last, y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 8)], ir_version=4)
+    del graph.output[:]
+    (step,) = infer(model, {}).steps
+    assert [value.shape for value in step.outputs] == [(2, 4), (2, 3, 4)]
+    assert step.bodies[0].times == 6
