@@ -156,6 +156,20 @@ def test_large_messages_pass_in_both_directions(channel) -> None:
     np.testing.assert_array_equal(answer(channel.unary_unary(INFER)(request(values=values)))[0], -2 * values)
 
 
+def test_large_typed_contents_pass_too(channel) -> None:
+    values = np.random.default_rng(1).random((15_000, 4), np.float32)
+    made = messages().classes["ModelInferRequest"](model_name="tiny", id="mine")
+    made.inputs.add(name="x", datatype="FP32", shape=values.shape).contents.fp32_contents.extend(
+        values.ravel().tolist()
+    )
+    asked = made.SerializeToString()
+    given, told = answer(channel.unary_unary(INFER)(asked))
+    np.testing.assert_array_equal(given, -2 * values)
+    assert told.id == "mine"
+    call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")(iter([asked] * 2))
+    assert len(list(call)) == 2
+
+
 def test_a_stream_answers_each_message_with_its_id_and_goes_on_after_a_bad_one(channel) -> None:
     asked = [request(id=str(number)) for number in range(30)]
     asked[7] = request("nowhere", id="7")

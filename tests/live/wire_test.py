@@ -52,6 +52,40 @@ def test_json_tensors_pass_two_engines_and_come_back(client, data) -> None:
     assert [part.split(";")[0] for part in reply.headers["x-loadslice-timing"].split(", ")] == ["double", "negate"]
 
 
+def test_large_json_tensors_come_back_too_and_others_are_served_meanwhile(tiny, client) -> None:
+    rows = np.arange(100_000, dtype=np.float32).reshape(25_000, 4)
+    turns: list[int] = []
+    take = tiny.server._front.turns.take
+
+    async def counting(work):
+        def counted():
+            while True:
+                try:
+                    next(work)
+                except StopIteration as done:
+                    return done.value
+                turns[-1] += 1
+                yield
+
+        turns.append(0)
+        return await take(counted())
+
+    tiny.server._front.turns.take = counting
+    try:
+        given = tensor(shape=list(rows.shape), data=rows.tolist())
+        wanted = {"name": "z", "parameters": {"binary_data": False}}
+        reply = client.post(INFER, json={"id": "mine", "inputs": [given], "outputs": [wanted]})
+        assert reply.status_code == 200, reply.text
+        (output,) = reply.json()["outputs"]
+        assert output == {"name": "z", "datatype": "FP32", "shape": [25_000, 4], "data": (-2 * rows).ravel().tolist()}
+        assert min(turns) > 10
+        assert len(turns) == 2
+        wrong = client.post(INFER, json={"inputs": [given | {"shape": [24_999, 4]}]})
+        assert (wrong.status_code, "of another" in wrong.text) == (400, True)
+    finally:
+        del tiny.server._front.turns.take
+
+
 def test_binary_tensors_go_in_and_come_out(client) -> None:
     given = {"name": "x", "datatype": "FP32", "shape": [2, 4], "parameters": {"binary_data_size": 32}}
     body, headers = binary({"inputs": [given], "parameters": {"binary_data_output": True}}, ROWS.tobytes())

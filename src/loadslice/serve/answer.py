@@ -41,7 +41,12 @@ class Answer:
         return refuse(of_outcome(request.outcome, request.reason, request.hint_ns, request.fault))
 
     def parts(
-        self, request: Request, reply_id: str | None, wanted: Wanted, lines: bytes
+        self,
+        request: Request,
+        reply_id: str | None,
+        wanted: Wanted,
+        lines: bytes,
+        written: oip_reply.Written = oip_reply.NOTHING,
     ) -> tuple[tuple[bytes | memoryview, ...], int]:
         """The whole reply to a request that has completed: its parts in order, and their bytes together.
 
@@ -50,12 +55,13 @@ class Answer:
             reply_id: As the client gave it.
             wanted: Which outputs, and in which form.
             lines: What the head says of the time and the connection.
+            written: Outputs whose JSON is there already.
 
         Raises:
             RefusalError: An output that is wanted does not exist, or has no form on the wire.
         """
         assert request.work is not None
-        head, tensors, tensor_bytes = self._outputs.encode(reply_id, request.work.tensors, wanted)
+        head, tensors, tensor_bytes = self._outputs.encode(reply_id, request.work.tensors, wanted, written)
         passages = request.passages
         if len(passages) == 1:
             engines, timing = self._engine_names[passages[0].engine], self._timing(passages[0])
@@ -69,7 +75,11 @@ class Answer:
             more += b"x-loadslice-degraded: %b\r\n" % self._stage_names[request.stage]
         if request.version is not None:
             more += b"x-loadslice-version: %b\r\n" % VERSIONS[request.version].encode()
+        pieces: list[bytes] = []
         json_bytes = len(head)
+        if written:
+            head, *pieces = oip_reply.with_pieces(head, written)
+            json_bytes = len(head) + sum([len(piece) for piece in pieces])
         start = b"%b%b%b%bx-loadslice-timing: %b\r\nContent-Length: %d\r\n\r\n%b" % (
             OK,
             lines,
@@ -79,7 +89,7 @@ class Answer:
             json_bytes + tensor_bytes,
             head,
         )
-        return (start, *tensors), len(start) + tensor_bytes
+        return (start, *pieces, *tensors), len(start) + json_bytes - len(head) + tensor_bytes
 
     def _kind(self, json_bytes: int | None, engines: bytes) -> bytes:
         """What kind of body it is, and who made it; ``None``: it is all JSON."""

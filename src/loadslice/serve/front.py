@@ -27,6 +27,8 @@ from loadslice.serve.refusals import NS_PER_S, RefusalError
 from loadslice.serve.reply import Reply, json_reply, refuse
 from loadslice.serve.request import Request
 from loadslice.serve.service import Service
+from loadslice.serve.turns import Turns
+from loadslice.serve.turns import Work as LongWork
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.work import Work
 
@@ -87,6 +89,8 @@ class Front:
         """Requests being handled now."""
         self.access = access or Access(None)
         self.bodies = Bodies(limits)
+        self.turns = Turns()
+        """Has large requests decoded, and large replies written."""
         self._name = name
         self._limits = limits
         self._clock = clock
@@ -142,7 +146,7 @@ class Front:
         assert isinstance(notes, _Notes)
         if notes.route is not None:
             call = Call(head, bytes(body), caller)
-            connection.job = asyncio.get_running_loop().create_task(self._run_route(notes.route, call, connection))
+            self._have(connection, self._run_route, notes.route, call, connection)
             return
         if len(body) == 0:
             raise RefusalError(400, "the body is empty")
@@ -165,7 +169,32 @@ class Front:
                 work = Work(tensors_of(plan, body, json_bytes))
                 self._submit(service, connection, envelope, envelope.id, work, plan.bucket, None, plan.wanted)
                 return
-        decoded = oip.decode(body, head.headers.get(HEADER_LENGTH), self._limits)
+        decoding = oip.decoding(body, head.headers.get(HEADER_LENGTH), self._limits)
+        try:
+            next(decoding)
+        except StopIteration as done:
+            self._take(service, connection, envelope, done.value, json_part)
+        else:
+            self._have(connection, self._go_on, decoding, head, caller, connection)
+
+    async def _go_on(
+        self, decoding: LongWork[oip.InferRequest], head: Head, caller: Caller, connection: Connection
+    ) -> None:
+        """Go on decoding a large request, while others have their turns."""
+        decoded = await self.turns.take(decoding)
+        service = self._loaded()
+        envelope = service.envelopes.read(caller.headers(head.headers), connection.received_ns)
+        self._take(service, connection, envelope, decoded, None)
+
+    def _take(
+        self,
+        service: Service,
+        connection: Connection,
+        envelope: Envelope,
+        decoded: oip.InferRequest,
+        json_part: bytes | None,
+    ) -> None:
+        """Take a decoded request to the core; what its JSON part means is kept, where that may come again."""
         work, bucket = self.admit(service, decoded)
         if json_part is not None and decoded.is_binary:
             service.plans.keep(json_part, decoded, work.tensors, bucket)
@@ -277,22 +306,10 @@ class Front:
         reply_id: str | None,
         wanted: oip.Wanted,
     ) -> None:
-        inference = Inference(self, service, connection, reply_id, wanted)
+        inference = Inference(self.turns, service, connection, reply_id, wanted)
         connection.job = inference
         inference.request = enter(envelope, identity, work, bucket, connection.received_ns, inference.ended)
         service.shell.submit(inference.request)
-
-    async def degrade(self, inference: "Inference") -> None:
-        """Make a stage's degraded reply and send it."""
-        request = inference.request
-        assert request.work is not None
-        try:
-            request.work = await inference.service.degraded.reply(request.stage, request.work, request.tag)
-        except RefusalError as refusal:
-            if inference.connection is not None:
-                inference.connection.reply(refuse(refusal))
-            return
-        inference.answer()
 
     # Routes that are not inference.
 
@@ -307,14 +324,25 @@ class Front:
         return methods[method]
 
     async def _run_route(self, route: Route, call: Call, connection: Connection) -> None:
+        reply = await route(call)
+        connection.job = None
+        connection.reply(reply)
+
+    def _have(self, connection: Connection, handle: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Have a request handled by a task; whatever goes wrong is answered."""
+        connection.job = asyncio.get_running_loop().create_task(self._handle(connection, handle, *arguments))
+
+    async def _handle(self, connection: Connection, handle: Callable[..., Awaitable[None]], *arguments: object) -> None:
         try:
-            reply = await route(call)
+            await handle(*arguments)
         except RefusalError as refusal:
             self.refused(refusal)
             reply = refuse(refusal)
         except Exception:
             log.exception("the front failed on a request")
             reply = refuse(RefusalError(500, "internal server error", close=True))
+        else:
+            return
         connection.job = None
         connection.reply(reply)
 

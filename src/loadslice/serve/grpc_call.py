@@ -58,7 +58,7 @@ class Answer(NamedTuple):
 class Job(Protocol):
     """What answers a call without a task."""
 
-    def cancel(self) -> None:
+    def cancel(self) -> object:
         """The client has gone."""
 
 
@@ -111,31 +111,38 @@ class Call:
 
     def start(self, message: bytes) -> None:
         """Have the method answer one message, which is counted until it has."""
+        self.have(self._answer, message)
+
+    def have(self, handle: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Have something done by a task; whatever goes wrong ends the call."""
         self._working += 1
-        task = asyncio.get_running_loop().create_task(self._answer(message))
+        task = asyncio.get_running_loop().create_task(self._handle(handle, *arguments))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _handle(self, handle: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        try:
+            await handle(*arguments)
+        except BadCallError as error:
+            self.refuse(error)
+        except Exception:
+            log.exception("a call failed")
+            self.refuse(BadCallError(INTERNAL, "the server failed on this call"))
+        finally:
+            self._working -= 1
+        self.end_if_done()
 
     async def _answer(self, message: bytes) -> None:
         assert self.method is not None
         assert self.method.answer is not None
         try:
             answer = await self.method.answer(self, message)
-        except BadCallError as error:
-            self.refuse(error)
-            return
-        except Exception:
-            log.exception("a call failed")
-            self.refuse(BadCallError(INTERNAL, "the server failed on this call"))
-            return
         finally:
-            self._working -= 1
             self.connection.calls.release(self, len(message))
-        if not self.method.streams:
+        if self.method.streams:
+            self.send(answer)
+        else:
             self.reply(answer)
-            return
-        self.send(answer)
-        self.end_if_done()
 
     def reply(self, answer: Answer) -> None:
         """Send one message and the status OK."""
@@ -190,7 +197,8 @@ class Call:
 
     def end_if_done(self) -> None:
         """End a stream whose client has nothing more to say and has heard everything."""
-        if self.half_closed and not (self.buffer or self._working or self._ended):
+        is_stream = self.method is not None and self.method.streams
+        if is_stream and self.half_closed and not (self.buffer or self._working or self._ended):
             self._send_head(b"")
             self._ended = True
             self._trailers = _TRAILERS_OK

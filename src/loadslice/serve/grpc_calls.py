@@ -17,9 +17,13 @@ from loadslice.serve.grpc_call import (
     Call,
     Method,
 )
+from loadslice.serve.turns import Turns, Work
 
 INFLATE = {"gzip": 31, "deflate": 15}
 """Window bits of zlib by name of a coding."""
+
+INFLATED_BYTES = 1 << 18
+"""Unpacked in one turn of the loop, which takes half a millisecond to one."""
 
 
 class Calls:
@@ -31,6 +35,7 @@ class Calls:
         hold: Told of bytes that are kept; raises `BadCallError` where that is too much for the server.
         release: Told that they are not kept any more.
         keep: Told of bytes that are kept whatever there is: of an answer that has been made.
+        turns: Has compressed messages unpacked.
         now_ns: The server's clock.
         message_timeout_s: Longest time a whole message may take to arrive.
     """
@@ -43,6 +48,7 @@ class Calls:
         hold: Callable[[int], None],
         release: Callable[[int], None],
         keep: Callable[[int], None],
+        turns: Turns,
         now_ns: Callable[[], int],
         message_timeout_s: float,
     ) -> None:
@@ -53,6 +59,7 @@ class Calls:
         self.hold_part = hold
         self.release_part = release
         self._keep = keep
+        self._turns = turns
         self._now_ns = now_ns
         self._message_timeout_s = message_timeout_s
 
@@ -66,6 +73,8 @@ class Calls:
         headers = call.headers
         if headers.get(":method") != "POST" or not headers.get("content-type", "").startswith("application/grpc"):
             raise BadCallError(UNKNOWN, "this port speaks gRPC only")
+        if headers.is_ambiguous:
+            raise BadCallError(INVALID_ARGUMENT, "a header that decides is given twice")
         method = self._methods.get(headers.get(":path", ""))
         if method is None:
             path = headers.get(":path", "")
@@ -125,13 +134,12 @@ class Calls:
             if len(buffer) < whole_bytes:
                 break
             self._forget_deadline(call)
-            message = self._message(call, bytes(buffer[:whole_bytes]))
+            framed = bytes(buffer[:whole_bytes])
             del buffer[:whole_bytes]
             self._count_buffer(call)
             if call.is_full:
                 raise BadCallError(RESOURCE_EXHAUSTED, "too many messages of this stream are inside or unread")
-            self.hold(call, len(message))
-            call.start(message)
+            self._take(call, framed)
             if call.unrefilled > self.stream_window // 2:
                 call.connection.write(h2.window_update(call.stream, call.unrefilled))
                 call.unrefilled = 0
@@ -159,34 +167,58 @@ class Calls:
             return
         if len(buffer) < PREFIX_BYTES or len(buffer) != PREFIX_BYTES + int.from_bytes(buffer[1:PREFIX_BYTES], "big"):
             raise BadCallError(INVALID_ARGUMENT, "the message is cut off")
-        message = self._message(call, bytes(buffer))
+        framed = bytes(buffer)
         call.buffer = bytearray()
-        call.buffered_bytes = 0
-        self.hold(call, len(message) - call.held_bytes)
-        if call.method.begin is not None:
-            call.method.begin(call, message)
-        else:
-            call.start(message)
+        self._count_buffer(call)
+        self._take(call, framed)
 
-    def _message(self, call: Call, framed: bytes) -> bytes:
+    def _take(self, call: Call, framed: bytes) -> None:
+        """A whole message has come."""
         if framed[0] == 0:
-            return framed[PREFIX_BYTES:]
+            self._hand_on(call, framed[PREFIX_BYTES:])
+            return
         coding = call.headers.get("grpc-encoding", "identity")
         if framed[0] != 1 or coding not in INFLATE:
             raise BadCallError(
                 UNIMPLEMENTED, f"coding '{coding[:32]}' is not taken", {"grpc-accept-encoding": "identity,deflate,gzip"}
             )
-        inflater = zlib.decompressobj(INFLATE[coding])
+        self.hold(call, len(framed))
+        call.have(self._unpack, call, framed, coding)
+
+    async def _unpack(self, call: Call, framed: bytes, coding: str) -> None:
         try:
-            # A few kilobytes can unpack to gigabytes: what goes beyond the limit is never unpacked.
-            message = inflater.decompress(framed[PREFIX_BYTES:], self._message_bytes_max + 1)
+            message = await self._turns.take(self._unpacking(framed, coding))
+        finally:
+            self.release(call, len(framed))
+        self._hand_on(call, message)
+
+    def _hand_on(self, call: Call, message: bytes) -> None:
+        assert call.method is not None
+        self.hold(call, len(message))
+        if call.method.begin is not None:
+            call.method.begin(call, message)
+        else:
+            call.start(message)
+
+    def _unpacking(self, framed: bytes, coding: str) -> Work[bytes]:
+        """Unpack a message. A few kilobytes can unpack to gigabytes: what goes beyond the limit is never unpacked."""
+        inflater = zlib.decompressobj(INFLATE[coding])
+        message = bytearray()
+        try:
+            for at in range(PREFIX_BYTES, len(framed), INFLATED_BYTES):
+                packed = framed[at : at + INFLATED_BYTES]
+                while packed and not inflater.eof:
+                    message += inflater.decompress(packed, INFLATED_BYTES)
+                    packed = inflater.unconsumed_tail
+                    if len(message) > self._message_bytes_max:
+                        text = f"the message unpacks to more than {self._message_bytes_max} bytes"
+                        raise BadCallError(RESOURCE_EXHAUSTED, text)
+                    yield
         except zlib.error as error:
             raise BadCallError(INVALID_ARGUMENT, f"the message is not {coding}") from error
-        if len(message) > self._message_bytes_max:
-            raise BadCallError(RESOURCE_EXHAUSTED, f"the message unpacks to more than {self._message_bytes_max} bytes")
         if not inflater.eof:
             raise BadCallError(INVALID_ARGUMENT, f"the message is not {coding}")
-        return message
+        return bytes(message)
 
     def hold(self, call: Call, more_bytes: int) -> None:
         """Count bytes that a call keeps; negative: it keeps that many fewer.

@@ -2,16 +2,18 @@
 
 import asyncio
 import gc
+import zlib
 from collections.abc import Callable
 
 import pytest
 
 from loadslice.serve import grpc_frames as h2
 from loadslice.serve.grpc_call import Answer, Call, Method
-from loadslice.serve.grpc_calls import Calls
+from loadslice.serve.grpc_calls import INFLATED_BYTES, Calls
 from loadslice.serve.grpc_connection import PREFACE_TIMEOUT_S, GrpcConnection
 from loadslice.serve.grpc_connections import LEAVING_MAX, GrpcConnections
 from loadslice.serve.limits import Limits
+from loadslice.serve.turns import Turns
 
 LIMITS = Limits(connections_max=3, idle_s=0, body_timeout_s=5, reply_timeout_s=7, keepalive_timeout_s=100)
 
@@ -64,6 +66,7 @@ class Port:
             hold=self.keep,
             release=lambda fewer: self.keep(-fewer),
             keep=self.keep,
+            turns=Turns(),
             now_ns=lambda: 0,
             message_timeout_s=limits.body_timeout_s,
         )
@@ -216,5 +219,23 @@ def test_a_connection_that_has_closed_is_freed_and_not_by_the_garbage_collector(
             assert not [one for one in gc.get_objects() if type(one) is GrpcConnection]
         finally:
             gc.enable()
+
+    run(play)
+
+
+def test_unpacking_a_message_keeps_nobody_waiting() -> None:
+    packed = zlib.compress(bytes(1 << 20), 9)
+    turns = list(Port().calls._unpacking(b"\1" + len(packed).to_bytes(4, "big") + packed, "deflate"))
+    assert len(turns) >= (1 << 20) // INFLATED_BYTES
+
+
+def test_a_call_with_a_header_that_decides_given_twice_is_refused() -> None:
+    def play(port: Port) -> None:
+        connection, wire = port.connect()
+        fields = (b":method", b"POST"), (b":path", b"/unary"), (b"content-type", b"application/grpc")
+        twice = b"".join([h2.field(*one) for one in (*fields, (b"authorization", b"a"), (b"authorization", b"b"))])
+        connection.data_received(h2.frame(h2.HEADERS, h2.END_HEADERS, 1, twice))
+        assert b"given twice" in wire.sent
+        connection.connection_lost(None)
 
     run(play)

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
+from loadslice.serve.head import ONCE
 from loadslice.spec.errors import MissingExtraError
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -39,6 +40,10 @@ HEADER_BYTES_MAX = 16_384
 
 CACHED_BLOCKS = 64
 CACHED_BLOCK_BYTES = 1024
+CACHED_BYTES = 1 << 15
+"""Of all that one connection's blocks mean: a few bytes may mean many kilobytes, and no budget counts them."""
+FIELD_BYTES = 128
+"""Added for each field, whose strings and place in a table take more memory than their letters."""
 
 
 class ProtocolError(Exception):
@@ -107,10 +112,12 @@ CONTENT_TYPE = b"\x0f\x10\x10application/grpc"
 class Headers(dict[str, str]):
     """Decoded headers, which come again as the same object while a client repeats itself."""
 
-    __slots__ = ("notes",)
+    __slots__ = ("is_ambiguous", "notes")
 
     def __init__(self) -> None:
         super().__init__()
+        self.is_ambiguous = False
+        """Whether a header that decides something is given twice: somebody in front of us may have read the other."""
         self.notes: Any = None
         """What somebody made of them."""
 
@@ -129,6 +136,7 @@ class HeaderReader:
             raise MissingExtraError("grpc", "--grpc") from error
         self._decoder: Any = Decoder(max_header_list_size=HEADER_BYTES_MAX)
         self._known: dict[bytes, Headers] = {}
+        self._known_bytes = 0
         self._entries = 0
         self._front: Any = None
         """The newest entry of the table itself, not its address: what is held cannot be made anew elsewhere."""
@@ -153,15 +161,27 @@ class HeaderReader:
         # Of a name that stands twice the first counts, as everywhere in this server. Bytes that are not UTF-8 become
         # lone surrogates, which whoever reads the value refuses.
         headers = Headers()
-        for name, value in pairs:
-            headers.setdefault(name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape"))
+        for raw_name, value in pairs:
+            name = raw_name.decode("utf-8", "surrogateescape")
+            headers.is_ambiguous |= name in headers and name.startswith(ONCE)
+            headers.setdefault(name, value.decode("utf-8", "surrogateescape"))
         if self._has_changed():
-            self._known.clear()
+            self._forget()
         elif len(block) <= CACHED_BLOCK_BYTES and block[:1] and not 0x20 <= block[0] < 0x40:  # sets the table's size
-            if len(self._known) >= CACHED_BLOCKS:
-                self._known.clear()
-            self._known[block] = headers
+            self._keep(block, headers)
         return headers
+
+    def _keep(self, block: bytes, headers: Headers) -> None:
+        size = len(block) + sum([len(name) + len(value) + FIELD_BYTES for name, value in headers.items()])
+        if len(self._known) >= CACHED_BLOCKS or self._known_bytes + size > CACHED_BYTES:
+            self._forget()
+        if size <= CACHED_BYTES:
+            self._known[block] = headers
+            self._known_bytes += size
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._known_bytes = 0
 
     def _has_changed(self) -> bool:
         """Whether the last block changed the table: what is added stands in front, what is evicted is missing."""

@@ -47,6 +47,24 @@ def test_headers_that_unpack_to_more_than_is_taken_are_refused() -> None:
     assert caught.value.code == h2.ENHANCE_YOUR_CALM
 
 
+def test_what_a_connection_keeps_of_headers_is_bounded_by_what_they_mean() -> None:
+    encoder, reader = Encoder(), HeaderReader()
+    for name in ("x-a", "x-b"):
+        reader.read(encoder.encode([(name, name * 600)]))
+    for count in range(200):  # a few bytes each, which mean four kilobytes
+        reader.read(b"\xbe\xbf" + h2.field(b"n", str(count).encode()))
+        kept = sum(len(name) + len(value) for headers in reader._known.values() for name, value in headers.items())
+        assert kept <= h2.CACHED_BYTES
+    assert kept > 3000
+
+
+@pytest.mark.parametrize("name", ["authorization", "x-loadslice-tenant"])
+def test_a_header_that_decides_may_not_be_given_twice(name: str) -> None:
+    read = HeaderReader().read
+    assert read(h2.field(name.encode(), b"a") * 2).is_ambiguous
+    assert not read(h2.field(b"x-other", b"a") * 2 + h2.field(name.encode(), b"a")).is_ambiguous
+
+
 @pytest.mark.parametrize("size", [0, 1, 126, 127, 128, 300, 20_000])
 def test_literals_of_every_length_are_read_by_the_library(size: int) -> None:
     from hpack import Decoder

@@ -25,8 +25,10 @@ from loadslice.serve.grpc_plan import Outputs, Plans
 from loadslice.serve.inference import enter
 from loadslice.serve.limits import Limits
 from loadslice.serve.listener import Context, Listener, open_listener
+from loadslice.serve.oip import InferRequest, Wanted
 from loadslice.serve.refusals import NS_PER_MS, RefusalError, of_outcome
 from loadslice.serve.service import Service
+from loadslice.serve.turns import Work as LongWork
 from loadslice.spec.outcome import Outcome
 from loadslice.spec.work import Work
 
@@ -93,6 +95,7 @@ class GrpcFront:
             hold=self._hold,
             release=self._release,
             keep=self._keep,
+            turns=front.turns,
             now_ns=clock.now_ns,
             message_timeout_s=limits.body_timeout_s,
         )
@@ -220,22 +223,59 @@ class GrpcFront:
             envelope = self._envelope(call, caller, service)
             plan = self._plans.find(service, message)
             if plan is not None:
-                job = Inference(self, call, service, plan.wanted, "")
-                work, bucket, identity = Work({plan.name: plan.tensor(message)}), plan.bucket, envelope.id
+                work = Work({plan.name: plan.tensor(message)})
+                self._submit(call, service, envelope, work, plan.bucket, plan.wanted, "")
+                return
+            asked = self._read("ModelInferRequest", message)
+            self._check_model(asked.model_name, asked.model_version)
+            decoding = grpc_tensors.decoding(asked, self._limits)
+            try:
+                next(decoding)
+            except StopIteration as done:
+                self._take(call, service, envelope, message, asked, done.value)
             else:
-                asked = self._read("ModelInferRequest", message)
-                self._check_model(asked.model_name, asked.model_version)
-                decoded = grpc_tensors.decode(asked, self._limits)
-                work, bucket = self._front.admit(service, decoded)
-                job = Inference(self, call, service, decoded.wanted, asked.id)
-                identity = envelope.id or (asked.id[: self._limits.text_max] or None)
-                self._plans.keep(service, message, asked, decoded, work, bucket)
+                call.have(self._go_on, call, caller, message, asked, decoding)
         except RefusalError as refusal:
             self._front.refused(refusal)
             raise as_call_error(refusal) from refusal
-        call.job = job
+
+    async def _go_on(
+        self, call: Call, caller: Caller, message: bytes, asked: Any, decoding: LongWork[InferRequest]
+    ) -> None:
+        """Go on decoding a large request, while others have their turns."""
         self._front.active += 1
-        job.request = enter(envelope, identity, work, bucket, call.received_ns, job.ended)
+        try:
+            decoded = await self._front.turns.take(decoding)
+            service = self._loaded()
+            self._take(call, service, self._envelope(call, caller, service), message, asked, decoded)
+        except RefusalError as refusal:
+            self._front.refused(refusal)
+            raise as_call_error(refusal) from refusal
+        finally:
+            self._front.active -= 1
+
+    def _take(
+        self, call: Call, service: Service, envelope: Envelope, message: bytes, asked: Any, decoded: InferRequest
+    ) -> None:
+        """Take a decoded request to the core; what its message means is kept, where it may come again."""
+        work, bucket = self._front.admit(service, decoded)
+        self._plans.keep(service, message, asked, decoded, work, bucket)
+        self._submit(call, service, envelope, work, bucket, decoded.wanted, asked.id)
+
+    def _submit(
+        self,
+        call: Call,
+        service: Service,
+        envelope: Envelope,
+        work: Work,
+        bucket: int,
+        wanted: Wanted,
+        identity: str,
+    ) -> None:
+        job = call.job = Inference(self, call, service, wanted, identity)
+        identity = identity[: self._limits.text_max]
+        self._front.active += 1
+        job.request = enter(envelope, envelope.id or identity or None, work, bucket, call.received_ns, job.ended)
         service.shell.submit(job.request)
 
     def _envelope(self, call: Call, caller: Caller, service: Service) -> Envelope:
@@ -295,7 +335,7 @@ class GrpcFront:
         service = self._loaded()
         # Of a stream, gRPC's own timeout is about all of it: it cancels what is left when it is over.
         envelope = service.envelopes.read(caller.headers(call.headers), received_ns)
-        decoded = grpc_tensors.decode(asked, self._limits)
+        decoded = await self._front.turns.take(grpc_tensors.decoding(asked, self._limits))
         request = await self._front.infer(envelope, decoded, received_ns)
         try:
             if request.outcome is not Outcome.COMPLETED:

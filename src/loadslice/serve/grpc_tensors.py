@@ -10,6 +10,7 @@ from loadslice.serve import oip
 from loadslice.serve.datatypes import BYTES, NUMPY, little_endian, name_of
 from loadslice.serve.limits import Limits
 from loadslice.serve.refusals import RefusalError
+from loadslice.serve.turns import Work, at_once
 from loadslice.spec.work import Tensor
 
 _CONTENTS = {
@@ -21,8 +22,17 @@ _CONTENTS = {
 """Datatype -> field of its values; FP16 has none and travels raw."""
 
 
+ELEMENTS_PER_TURN = 1 << 14
+"""Values of typed contents taken in one turn of the loop, which takes half a millisecond to one."""
+
+
 def decode(message: Any, limits: Limits) -> oip.InferRequest:
-    """Tensors and wishes of one `ModelInferRequest`.
+    """Tensors and wishes of one message in one go; see `decoding`."""
+    return at_once(decoding(message, limits))
+
+
+def decoding(message: Any, limits: Limits) -> Work[oip.InferRequest]:
+    """Tensors and wishes of one `ModelInferRequest`; of one of ordinary size before anybody else has a turn.
 
     Raises:
         RefusalError: 400, naming the place.
@@ -47,9 +57,12 @@ def decode(message: Any, limits: Limits) -> oip.InferRequest:
         if raw:
             if given.HasField("contents"):
                 raise RefusalError(400, f"{place}: give contents or raw_input_contents, not both")
-            values = _from_raw(given.datatype, count, raw[index], place)
+            if given.datatype == BYTES:
+                values = yield from oip.strings(count, raw[index], place)
+            else:
+                values = _from_raw(given.datatype, count, raw[index], place)
         else:
-            values = _from_contents(given.datatype, count, given.contents, place, limits)
+            values = yield from _from_contents(given.datatype, count, given.contents, place, limits)
         tensors[name] = values.reshape(shape)
         if given.parameters and given.parameters["content_type"].string_param:
             content_types[name] = given.parameters["content_type"].string_param
@@ -72,8 +85,6 @@ def _element_count(datatype: str, shape: list[int], place: str, limits: Limits) 
 
 
 def _from_raw(datatype: str, count: int, raw: bytes, place: str) -> Tensor:
-    if datatype == BYTES:
-        return _strings(count, raw, place)
     dtype = NUMPY[datatype]
     if count * dtype.itemsize != len(raw):
         raise RefusalError(400, f"{place}: the shape asks for {count * dtype.itemsize} bytes, {len(raw)} are given")
@@ -83,26 +94,7 @@ def _from_raw(datatype: str, count: int, raw: bytes, place: str) -> Tensor:
     return array if array.flags.aligned else array.copy()
 
 
-def _strings(count: int, raw: bytes, place: str) -> Tensor:
-    if count * 4 > len(raw):
-        raise RefusalError(400, f"{place}: the shape asks for {count} elements, {len(raw)} bytes hold fewer")
-    elements = np.empty(count, np.object_)
-    offset = 0
-    for index in range(count):
-        length = int.from_bytes(raw[offset : offset + 4], "little")
-        offset += 4
-        if length > len(raw) - offset:
-            raise RefusalError(
-                400, f"{place}: element {index} says {length} bytes, {max(0, len(raw) - offset)} are left"
-            )
-        elements[index] = raw[offset : offset + length]
-        offset += length
-    if offset != len(raw):
-        raise RefusalError(400, f"{place}: {len(raw) - offset} bytes follow the last element")
-    return elements
-
-
-def _from_contents(datatype: str, count: int, contents: Any, place: str, limits: Limits) -> Tensor:
+def _from_contents(datatype: str, count: int, contents: Any, place: str, limits: Limits) -> Work[Tensor]:
     if datatype not in _CONTENTS:
         raise RefusalError(400, f"{place}: {datatype} has no typed contents; use raw_input_contents")
     field = _CONTENTS[datatype]
@@ -112,17 +104,19 @@ def _from_contents(datatype: str, count: int, contents: Any, place: str, limits:
     if count > limits.json_elements_max:
         raise RefusalError(400, f"{place}: more than {limits.json_elements_max} elements; use raw_input_contents")
     dtype = NUMPY[datatype]
-    if datatype == BYTES:
-        elements = np.empty(count, np.object_)
-        elements[:] = list(given)
-        return elements
-    if dtype.kind in "iu" and dtype.itemsize < 4 and count:
-        bounds = np.iinfo(dtype)
-        wide = np.array(given, np.int64)
-        if wide.min() < bounds.min or wide.max() > bounds.max:
+    values = np.empty(count, dtype)
+    for at in range(0, count, ELEMENTS_PER_TURN):
+        if at:
+            yield
+        part = given[at : at + ELEMENTS_PER_TURN]
+        if (
+            dtype.kind in "iu"
+            and dtype.itemsize < 4
+            and (min(part) < np.iinfo(dtype).min or max(part) > np.iinfo(dtype).max)
+        ):
             raise RefusalError(400, f"{place}: a value does not fit {datatype}")
-        return wide.astype(dtype)
-    return np.array(given, dtype)
+        values[at : at + ELEMENTS_PER_TURN] = part
+    return values
 
 
 def _wanted(message: Any, limits: Limits) -> oip.Wanted:

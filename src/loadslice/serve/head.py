@@ -24,7 +24,7 @@ _UNIQUE = ("traceparent", "x-request-id", "x-loadslice-key")
 
 NOT_HTTP = "the request is not valid HTTP"
 
-_ONCE = ("authorization", "x-loadslice-", "inference-header-content-length", "content-encoding", "expect")
+ONCE = ("authorization", "x-loadslice-", "inference-header-content-length", "content-encoding", "expect")
 """Headers that somebody in front of this server and the server itself must not read differently."""
 
 
@@ -99,7 +99,7 @@ class _Collector:
             raise ValueError("too many headers")
         # Bytes that are not UTF-8 become lone surrogates, which whoever reads the header refuses.
         text = name.decode("latin-1").lower()
-        if text in self.headers and text.startswith(_ONCE):
+        if text in self.headers and text.startswith(ONCE):
             raise ValueError("a header that decides is given twice")
         self.headers.setdefault(text, value.strip(b" \t").decode(errors="surrogateescape"))
 

@@ -2,14 +2,17 @@
 
 import struct
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
+from loadslice.serve import json_numbers
 from loadslice.serve.datatypes import BYTES, NUMPY, little_endian, name_of
 from loadslice.serve.oip import Wanted
 from loadslice.serve.refusals import RefusalError
+from loadslice.serve.turns import Work
 from loadslice.spec.work import StageError, Tensor
 
 VERSION = "1"
@@ -35,7 +38,14 @@ SMALL_BYTES = 1 << 14
 """A tensor up to this size is copied into its reply; a larger one is sent from where it is."""
 
 JSON_ELEMENTS_MAX = 4_000_000
-"""As of inputs (`Limits.json_elements_max`): a third of a second of the loop's time, and 60 bytes each."""
+"""As of inputs (`Limits.json_elements_max`): a third of a second of the loop's time, if piece by piece."""
+
+Written = Mapping[str, list[bytes]]
+"""Pieces of JSON by name of the output."""
+_LATER = msgspec.Raw(b"?")
+_DATA, _DATA_LATER = b'"data":', b'"data":?'
+"""Inside of a string the quotation marks of these would have backslashes before them."""
+NOTHING: Written = MappingProxyType({})
 
 TEMPLATES_MAX = 512
 """JSON parts remembered; when there are more, all are forgotten."""
@@ -55,7 +65,11 @@ class Outputs:
         self._templates: dict[tuple[Any, ...], tuple[bytes, bytes]] = {}
 
     def encode(
-        self, request_id: str | None, tensors: Mapping[str, Tensor], wanted: Wanted
+        self,
+        request_id: str | None,
+        tensors: Mapping[str, Tensor],
+        wanted: Wanted,
+        written: Written = NOTHING,
     ) -> tuple[bytes, list[bytes | memoryview], int]:
         """Encode the outputs of one request.
 
@@ -63,6 +77,7 @@ class Outputs:
             request_id: As the client gave it.
             tensors: Outputs of the last stage.
             wanted: Which of them, and in which form.
+            written: Those whose JSON is there already, which is left out; see `with_pieces`.
 
         Returns:
             The JSON part; binary tensors behind it, large ones as views; their bytes together.
@@ -71,7 +86,7 @@ class Outputs:
             RefusalError: 400 for an output that does not exist, 500 for one that has no form on the wire.
         """
         if wanted.names is not None or not wanted.binary:
-            return self._encode(request_id, tensors, wanted)
+            return self._encode(request_id, tensors, wanted, written)
         key: tuple[Any, ...] = tuple([(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()])
         template = self._templates.get(key)
         if template is None:
@@ -98,7 +113,11 @@ class Outputs:
         return b'%b,"id":%b%b' % (start, _encoder.encode(request_id), rest), parts, size
 
     def _encode(
-        self, request_id: str | None, tensors: Mapping[str, Tensor], wanted: Wanted
+        self,
+        request_id: str | None,
+        tensors: Mapping[str, Tensor],
+        wanted: Wanted,
+        written: Written = NOTHING,
     ) -> tuple[bytes, list[bytes | memoryview], int]:
         names = list(tensors) if wanted.names is None else list(wanted.names)
         outputs: list[dict[str, Any]] = []
@@ -121,13 +140,49 @@ class Outputs:
                 output["parameters"] = {"binary_data_size": len(part)}
                 parts.append(part)
             else:
-                output["data"] = _json_data(name, tensor, datatype)
+                output["data"] = _LATER if name in written else _json_data(name, tensor, datatype)
             outputs.append(output)
         document: dict[str, Any] = {"model_name": self._model, "model_version": VERSION}
         if request_id is not None:
             document["id"] = request_id
         document["outputs"] = outputs
         return _encoder.encode(document), parts, sum(len(part) for part in parts)
+
+
+def is_long(tensors: Mapping[str, Tensor], wanted: Wanted) -> bool:
+    """Whether outputs are wanted as JSON that takes so long to write that others should have their turns meanwhile."""
+    if wanted.binary and wanted.names is None:
+        return False
+    return bool(_long(tensors, wanted))
+
+
+def _long(tensors: Mapping[str, Tensor], wanted: Wanted) -> list[str]:
+    """Names of outputs that are wanted as JSON and are long, in their order; not those that are too long."""
+    return [
+        name
+        for name in (tensors if wanted.names is None else wanted.names)
+        if (tensor := tensors.get(name)) is not None
+        and json_numbers.PIECE_ELEMENTS < tensor.size <= JSON_ELEMENTS_MAX
+        and tensor.dtype in _NUMBERS
+        and not wanted.is_binary(name)
+    ]
+
+
+def long_json(tensors: Mapping[str, Tensor], wanted: Wanted) -> Work[Written]:
+    """Write those outputs by which a reply `is_long`."""
+    written = {}
+    for name in _long(tensors, wanted):
+        written[name] = yield from json_numbers.write(tensors[name])
+    return written
+
+
+def with_pieces(head: bytes, written: Written) -> list[bytes]:
+    """The JSON part of a reply as pieces, with the data that was left out of it."""
+    before, *rest = head.split(_DATA_LATER)
+    parts = [before]
+    for pieces, after in zip(written.values(), rest, strict=True):
+        parts += [_DATA, *pieces, after]
+    return parts
 
 
 def encode(model: str, request_id: str | None, tensors: Mapping[str, Tensor], wanted: Wanted) -> Reply:

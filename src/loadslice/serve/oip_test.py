@@ -155,7 +155,7 @@ def test_the_number_of_elements_is_bounded_in_every_form() -> None:
         oip.decode(head + bytes(404), str(len(head)), LIMITS)
     with pytest.raises(RefusalError, match="more than 100 BYTES elements"):
         oip.decode(json.dumps({"inputs": [many | {"data": [""] * 101}]}).encode(), None, LIMITS)
-    for datatype, count, said in (("BYTES", 5000, "the data has 5000"), ("INT8", 1001, "more than 1000 elements")):
+    for datatype, count, said in (("BYTES", 5000, "the data has more"), ("INT8", 1001, "the data has 1001")):
         hidden = {"name": "x", "datatype": datatype, "shape": [1], "data": ["" if datatype == "BYTES" else 0] * count}
         with pytest.raises(RefusalError, match=said):
             oip.decode(json.dumps({"inputs": [hidden]}).encode(), None, LIMITS)
