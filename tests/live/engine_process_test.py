@@ -339,7 +339,7 @@ def test_a_server_that_stops_ends_a_process_that_hangs_with_a_batch_inside_and_l
         assert select.select([watched], [], [], 20)[0]
         os.close(watched)
         invariants.check_idle(server.state)
-        assert not server._ports
+        assert not server._ports._http
 
     asyncio.run(run())
     assert set(psutil.Process().children(recursive=True)) <= set(before)

@@ -130,6 +130,29 @@ def test_what_cannot_be_served_leaves_the_old_serving_and_says_why(
     asyncio.run(run())
 
 
+def test_a_stop_does_not_wait_for_what_is_being_loaded(pipeline, folder) -> None:
+    served = pipeline("tiny")
+    loading, end = threading.Event(), threading.Event()
+
+    def probation(_stages, _step) -> None:
+        loading.set()
+        end.wait()
+
+    async def run() -> None:
+        server = Server(served, folder, port=0, source=lambda: Serving(served, folder, probation=probation))
+        await server.start()
+        reload = asyncio.ensure_future(server.reload())
+        await asyncio.to_thread(loading.wait)
+        await server.stop()
+        with pytest.raises(InputError, match="stopping"):
+            await reload
+
+    try:
+        asyncio.run(asyncio.wait_for(run(), 30))
+    finally:
+        end.set()
+
+
 def test_what_hangs_while_it_is_warmed_is_given_up_and_the_old_goes_on_serving(pipeline, folder, infer, gate) -> None:
     good = pipeline("gated")
     hangs = msgspec.structs.replace(good, inputs="stages:rows", max_requests=9)

@@ -212,7 +212,7 @@ def test_who_shakes_no_hand_is_no_connection_and_keeps_nobody_out(pipeline, fold
         authority.configure_trust(context)
         assert httpx.get(f"{live.server.url}/v2", verify=context, timeout=20).status_code == 200
         assert len(live.server._grpc.connections) == 1
-        listeners = [live.server._grpc._listener, *(listener for _, listener in live.server._ports)]
+        listeners = [live.server._grpc._listener, *(listener for _, listener in live.server._ports._http)]
         assert all(len(listener._setting_up) <= HANDSHAKES_MAX for listener in listeners)
 
 

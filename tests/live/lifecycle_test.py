@@ -285,7 +285,7 @@ def test_the_connection_that_was_idle_longest_makes_room_for_the_next(pipeline, 
             idle = []
             for count in (1, 2):
                 idle.append(await asyncio.open_connection(host, int(port)))
-                await until(lambda count=count: len(server._ports[0][0].connections) == count)
+                await until(lambda count=count: len(server._ports._http[0][0].connections) == count)
             idle[0][1].write(b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n")
             assert await idle[0][0].readline() == b"HTTP/1.1 200 OK\r\n"
             reply = await _raw_exchange(server, b"GET /v2 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
@@ -365,7 +365,7 @@ def test_a_client_that_does_not_read_its_reply_is_cut_off_and_nobody_calls_it_a_
                 await loop.sock_sendall(deaf, head.encode() + document + bytes(16 * rows))
                 await until(lambda: server.outcomes[Outcome.COMPLETED] == 1)
                 assert server._front.bodies.held_bytes > 16 * rows, "body and reply are held"
-                await until(lambda: not server._ports[0][0].connections)
+                await until(lambda: not server._ports._http[0][0].connections)
             assert server._front.bodies.held_bytes == 0
             assert (await infer(client, "tiny"))[0] == 200
 

@@ -200,9 +200,13 @@ class Generation:
             self._free()  # it may be that nobody waits any more; who does is not told to give up, but why it failed
             raise
 
+    def give_up(self) -> None:
+        """Have `load` come back though what is being loaded does not."""
+        self._patience.give_up()
+
     def unload(self) -> None:
         """Free every model of a generation that was not opened or has been closed; what is being loaded is given up."""
-        self._patience.give_up()
+        self.give_up()
         self._free()
 
     def _free(self) -> None:

@@ -19,11 +19,10 @@ from loadslice.serve.drift import DriftSampler
 from loadslice.serve.engines import SWITCH_INTERVAL_S
 from loadslice.serve.faults import Switches
 from loadslice.serve.front import Front
-from loadslice.serve.generation import CUT_OFF_S, Generation, Probation, Serving
-from loadslice.serve.http_server import HttpServer
+from loadslice.serve.generation import Generation, Probation, Serving
 from loadslice.serve.limits import Limits
-from loadslice.serve.listener import Listener, open_listener
 from loadslice.serve.logs import Witness
+from loadslice.serve.ports import Ports
 from loadslice.serve.rollout import Rollout
 from loadslice.serve.rollout_record import Versions
 from loadslice.serve.state_file import StateFile
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
     from loadslice.serve.grpc_front import GrpcFront
 
 log = logging.getLogger(__name__)
-
-LAST_CALL_S = 0.2
-"""How long connections that were taken in the last moment may take to bring the request that will be refused."""
 
 ADMIN_HOST = "127.0.0.1"
 """Where a port of its own for administration listens."""
@@ -130,8 +126,10 @@ class Server:
         self._source = source
         self._replacing = asyncio.Lock()
         self._retiring: asyncio.Task[None] | None = None
+        self._coming: Generation | None = None
+        """What is being loaded, to serve instead."""
         self._past: Counter[Outcome] = Counter()
-        self._ports: list[tuple[HttpServer, Listener]] = []
+        self._ports = Ports(self._limits, self._guard.tls)
         self._admin_port = self._guard.admin_port
         self._usage: UsageKeeper | None = None
         if self._state_file is not None and self._guard.tokens_file is not None:
@@ -213,7 +211,7 @@ class Server:
             if self._console is not None:
                 self._console.start(self, self._clock)
         except BaseException:
-            await self._close_front()
+            await self._ports.close()
             generation.unload()
             raise
 
@@ -269,15 +267,19 @@ class Server:
             if old.shell is None or old.shell.draining:
                 raise InputError("the server is starting or stopping.")
             old.check_successor(serving)
-            new = self._next(old.number + 1, serving)
+            new = self._coming = self._next(old.number + 1, serving)
             try:
                 await asyncio.to_thread(new.load)
                 if old.shell.draining:
                     raise InputError("the server is stopping.")
                 service = new.open()
-            except BaseException:
+            except BaseException as error:
                 new.unload()
+                if isinstance(error, InputError) and old.shell.draining:
+                    raise InputError("the server is stopping.") from error
                 raise
+            finally:
+                self._coming = None
             self._front.service = service
             self._generation = new
             self._retiring = asyncio.ensure_future(self._retire(old))
@@ -323,16 +325,18 @@ class Server:
         """
         generation = self._generation
         if generation.shell is None:
-            await self._close_front()
+            await self._ports.close()
             return
         if self._rollout is not None:
             self._rollout.stop()
         if self._console is not None:
             self._console.stop()
         generation.shell.drain()
+        if self._coming is not None:
+            self._coming.give_up()  # or the thread that loads it would be waited for, as long as it takes
         await generation.settle(self.drain_s, self._hurry)
         await self.retired()
-        await self._close_front()
+        await self._ports.close()
         try:
             await generation.close(wait=not self._hurry.is_set())
         finally:
@@ -353,38 +357,16 @@ class Server:
             await self._generation.shell.idle()
 
     async def _listen(self) -> None:
-        self._port = await self._open(self._front, self._host, self._port)
-        if self._grpc is not None:
-            assert self.grpc_port is not None
-            tls = None if self._guard.tls is None else self._guard.tls.grpc_context
-            try:
-                self.grpc_port = await self._grpc.listen(self._host, self.grpc_port, tls)
-            except BaseException:
-                await self._close_front()
-                raise
-        if self._admin_port is not None:
-            try:
-                self._admin_port = await self._open(self._admin_front, ADMIN_HOST, self._admin_port)
-            except BaseException:
-                await self._close_front()
-                raise
-
-    async def _open(self, front: Front, host: str, port: int) -> int:
-        """Open a port; returns its number."""
-        http = HttpServer(front, self._limits)
-        tls = None if self._guard.tls is None else self._guard.tls.context
-        listener = await open_listener(http, host, port, tls)
-        self._ports.append((http, listener))
-        return int(listener.sockets[0].getsockname()[1])
-
-    async def _close_front(self) -> None:
-        if self._grpc is not None:
-            await self._grpc.close()
-        for http, listener in self._ports:
-            await listener.close(LAST_CALL_S)
-            # Idle connections close now; handlers that still write get this long.
-            await http.shutdown(CUT_OFF_S)
-        self._ports = []
+        ports = self._ports
+        try:
+            self._port = await ports.open(self._front, self._host, self._port)
+            if self._grpc is not None and self.grpc_port is not None:
+                self.grpc_port = await ports.open_grpc(self._grpc, self._host, self.grpc_port)
+            if self._admin_port is not None:
+                self._admin_port = await ports.open(self._admin_front, ADMIN_HOST, self._admin_port)
+        except BaseException:
+            await ports.close()
+            raise
 
 
 def _grpc_front(name: str, front: Front, limits: Limits, clock: Clock) -> "GrpcFront":

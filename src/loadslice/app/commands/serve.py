@@ -239,14 +239,8 @@ async def _serve(server: Server, serving: Serving, ready_file: Path | None, *, a
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask_to_stop)
-    reloads: set[asyncio.Task[None]] = set()
-
-    def ask_to_reload() -> None:
-        if starting.done() and not asked_to_stop.is_set() and not reloads:
-            reloads.add(loop.create_task(_reload(server)))
-            next(iter(reloads)).add_done_callback(reloads.discard)
-
-    loop.add_signal_handler(signal.SIGHUP, ask_to_reload)
+    asked_to_reload = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, asked_to_reload.set)
     log.info("loading pipeline %s", served.pipeline)
     starting = asyncio.ensure_future(server.start())
     stopping = asyncio.ensure_future(asked_to_stop.wait())
@@ -278,7 +272,9 @@ async def _serve(server: Server, serving: Serving, ready_file: Path | None, *, a
         ],
     )
     sys.stdout.flush()  # whoever waits for this line reads a pipe
+    reloading = asyncio.ensure_future(_reload(server, asked_to_reload))
     await stopping
+    reloading.cancel()
     if ready_file is not None:
         await asyncio.to_thread(ready_file.unlink, missing_ok=True)
     log.info("stopping: finishing what is inside")
@@ -298,10 +294,17 @@ def _other_addresses(server: Server) -> list[str]:
     ]
 
 
-async def _reload(server: Server) -> None:
-    """Read everything again, and say what came of it."""
-    for what, why in (await server.refresh()).items():
-        if why is None:
-            log.info("reloaded %s", what)
-        else:
-            log.error("%s: as before, for %s", what, why)
+async def _reload(server: Server, asked: asyncio.Event) -> None:
+    """Read everything again whenever that is asked for, also while it is being done, and say what came of it."""
+    while await asked.wait():
+        asked.clear()  # what is changed from now on is read once more
+        try:
+            report = await server.refresh()
+        except Exception:
+            log.exception("not reloaded")
+            continue
+        for what, why in report.items():
+            if why is None:
+                log.info("reloaded %s", what)
+            else:
+                log.error("%s: as before, for %s", what, why)

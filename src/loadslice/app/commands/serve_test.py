@@ -1,6 +1,7 @@
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -50,3 +51,29 @@ def test_what_cannot_be_emulated_is_refused_in_one_line(
 def test_every_address_it_listens_on_is_said(port: int | None, console: str | None, lines: list[str]) -> None:
     server = SimpleNamespace(url="http://[::1]:18300", grpc_port=port, console_url=console)
     assert serve._other_addresses(cast(Server, server)) == lines
+
+
+def test_what_is_asked_for_while_everything_is_read_again_is_read_once_more() -> None:
+    class Read:
+        """Is asked again while it reads, and fails the first time."""
+
+        count = 0
+
+        async def refresh(self) -> dict[str, str | None]:
+            self.count += 1
+            if self.count == 1:
+                asked.set()
+                raise ValueError("a defect")
+            return {"tokens": None}
+
+    async def run() -> int:
+        read = Read()
+        asked.set()
+        reloading = asyncio.ensure_future(serve._reload(cast(Any, read), asked))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        reloading.cancel()
+        return read.count
+
+    asked = asyncio.Event()
+    assert asyncio.run(run()) == 2
