@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from loadslice.app.ending import INTERRUPTED
-from loadslice.app.output import emit, say
+from loadslice.app.output import emit
 from loadslice.backends.language.calibrate import SPREAD_MAX
 from loadslice.backends.probe import BUSY_SHARE
 from loadslice.serve.access import Access
@@ -25,6 +26,8 @@ from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolve_model, write_bytes
 from loadslice.spec.language import LanguageEngine, StepCost, load_language
 from loadslice.spec.language_profile import costs_of, load_profile, with_links
+
+log = logging.getLogger(__name__)
 
 _TAKEN = {
     "pipeline_file",
@@ -90,7 +93,7 @@ def serve_language(
         access=None if tokens is None else Access(access.load(tokens)),
         journal=journal,
         console=console,
-        tell=say,
+        tell=log.info,
     )
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_serve(server, ready_file, is_profiled=costs is not None, as_json=as_json))
@@ -112,7 +115,7 @@ async def _serve(server: LanguageServer, ready_file: Path | None, *, is_profiled
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask_to_stop)
-    say(f"loading language model {server.language.language}, and measuring its engines one after the other")
+    log.info("loading language model %s, and measuring its engines one after the other", server.language.language)
     starting = asyncio.ensure_future(server.start())
     stopping = asyncio.ensure_future(asked_to_stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -126,9 +129,10 @@ async def _serve(server: LanguageServer, ready_file: Path | None, *, is_profiled
         engine = server.language.engines[name]
         is_measured = engine.cost is None and not is_profiled
         for line in costs_said(name, engine, cost, server.ready[name].others_share if is_measured else None):
-            say(line)
+            log.info("%s", line)
         if engine.backend == "openvino-static" and not (engine.device or "CPU").startswith("NPU"):
-            say(f"engine {name}: emulated: {engine.device or 'CPU'} stands in for the NPU that this form is for")
+            device = engine.device or "CPU"
+            log.info("engine %s: emulated: %s stands in for the NPU that this form is for", name, device)
     if ready_file is not None:
         write_bytes(ready_file, server.url.encode())
     engines = list(server.language.engines)
@@ -147,8 +151,9 @@ async def _serve(server: LanguageServer, ready_file: Path | None, *, is_profiled
     await stopping
     if ready_file is not None:
         await asyncio.to_thread(ready_file.unlink, missing_ok=True)
-    say("stopping: finishing what is inside")
+    log.info("stopping: finishing what is inside")
     await server.stop()
+    log.info("stopped")
     if signals > 1:
         raise click.exceptions.Exit(INTERRUPTED)
 

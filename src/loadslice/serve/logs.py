@@ -96,7 +96,10 @@ class Lines(logging.Formatter):
         return "\n".join("  " + "".join(map(_as_text, _parts(line))) for line in lines)
 
 
-TOLD = ("loadslice.serve.compiled", "loadslice.serve.stages", "loadslice.serve.warm", "loadslice.app.commands.serve")
+TOLD = (
+    *("loadslice.serve.compiled", "loadslice.serve.stages", "loadslice.serve.warm"),
+    *("loadslice.app.commands.serve", "loadslice.app.language_serve"),
+)
 """Say what a start is at, which may take half a minute, and what a server does that it was asked to."""
 
 
