@@ -90,7 +90,7 @@ def open_model(path: Path, given: dict[str, list[int]], *, weights: bool = False
         body = infer(model, given)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    graph = flow(body)
+    graph = flow(body, unread=False)
     handed_back = passed_through(model, graph)
     if handed_back:
         raise InputError(f"{path}: no operator makes its output '{handed_back[0]}', so no slice could give it.")

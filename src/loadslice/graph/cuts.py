@@ -60,9 +60,21 @@ class Cut:
     """Edges that cross beside it."""
 
 
-def flow(body: Body) -> Flow:
-    """Operators and edges of a walked model's top level."""
-    ops = tuple(step for step in body.steps if step.node.op_type != "Constant" and not step.folded)
+def flow(body: Body, *, unread: bool = True) -> Flow:
+    """Operators and edges of a walked model's top level.
+
+    Args:
+        body: The walked model.
+        unread: With the operators that no output needs: a runtime runs them all the same, and a slice of nothing else
+            would have no output.
+    """
+    needed = {info.name for info in body.graph.output}
+    kept = []
+    for step in reversed(body.steps):
+        if unread or needed.intersection(step.node.output):
+            needed.update(reads(step))
+            kept.append(step)
+    ops = tuple(step for step in reversed(kept) if step.node.op_type != "Constant" and not step.folded)
     makers = {info.name: CALLER for info in model_inputs(body.graph)}
     heavy = dict.fromkeys(makers, False)
     readers: dict[str, list[int]] = defaultdict(list)

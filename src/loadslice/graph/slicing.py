@@ -86,7 +86,7 @@ def _info(model: onnx.ModelProto, body: Body, as_filed: Body, name: str) -> onnx
         if info.name == name and info.type.tensor_type.HasField("shape"):
             return info
     value, filed = body.env.get(name, Value(None)), as_filed.env.get(name, Value(None))
-    if value.type is None:
+    if value.type is None or value.type.WhichOneof("value") is None:
         raise InputError(f"the type of tensor '{name}' is not known, so the model cannot be cut there.")
     kind = value.type
     if kind.HasField("tensor_type"):

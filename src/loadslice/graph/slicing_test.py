@@ -188,6 +188,21 @@ def test_what_a_runtime_writes_into_the_standard_domain_is_sliced_too() -> None:
     ]
 
 
+def test_operators_that_no_output_needs_are_in_no_slice() -> None:
+    """A device that is given nothing else would have a slice without an output, which no runtime runs."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["h"]),
+        helper.make_node("Abs", ["h"], ["unread"]),
+        helper.make_node("Neg", ["unread"], ["too"]),
+        helper.make_node("Neg", ["h"], ["y"]),
+    ]
+    infos = [helper.make_tensor_value_info(name, F, [4]) for name in "xy"]
+    model = helper.make_model(helper.make_graph(nodes, "g", infos[:1], infos[1:]), ir_version=8)
+    body = infer(model, {})
+    assert flow(body, unread=False).keys == ("h", "y")
+    assert flow(body).keys == ("h", "unread", "too", "y")
+
+
 def test_outputs_that_are_sequences_are_compared_part_by_part() -> None:
     pytest.importorskip("onnxruntime")
 

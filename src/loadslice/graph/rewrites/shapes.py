@@ -11,7 +11,7 @@ import onnx
 from onnx import numpy_helper
 
 from loadslice.graph.load import graphs
-from loadslice.graph.rewrites.edit import Rewritten, copied, forget_types, replace_nodes, sweep
+from loadslice.graph.rewrites.edit import Rewritten, copied, exact, forget_types, replace_nodes, sweep
 from loadslice.graph.rewrites.links import STANDARD
 from loadslice.graph.shapes import Step, infer, model_inputs
 from loadslice.spec.errors import InputError
@@ -103,7 +103,7 @@ class FoldConstants:
         replace_nodes(graph, instead)
         _rename_reads(graph, same)
         sweep(graph)
-        return Rewritten(after, changes)
+        return Rewritten(after, changes, exact(model))
 
     def ensures(self, after: onnx.ModelProto) -> None:
         """See `loadslice.graph.rewrites.Rewrite.ensures`."""
