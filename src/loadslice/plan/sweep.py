@@ -2,7 +2,8 @@
 
 Four ways to settle a candidate without simulating it whole, each counted and said:
 
-- bounded: its engines have less time than the work takes in some bucket. Holds for every schedule.
+- bounded: its engines have less time than the work takes in some bucket, so that it falls behind there whatever the
+  schedule. That a percentile over the whole trace may forgive one such bucket is not taken into account.
 - dominated, smaller: it is inside a fleet that failed. Presumes that an engine more never breaks a promise.
 - dominated, dearer: a fleet that holds costs no more, and is within `WORTH` of the least P99 and the least energy that
   the candidate can have. Its least P99 is that of a simulated fleet which contains it (same presumption); its least
@@ -70,6 +71,10 @@ def local(judge: Judging, jobs: int) -> Runner:
     return run
 
 
+_Standing = tuple[tuple[int, ...], tuple[int, ...]]
+"""Engines and machines."""
+
+
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     """One line of a ledger."""
 
@@ -103,7 +108,7 @@ class Ledger:
     def __init__(self, path: Path | None, key: str) -> None:
         """Read what is there."""
         self._path, self._key = path, key
-        self._known: dict[tuple[int, ...], Verdict] = {}
+        self._known: dict[_Standing, Verdict] = {}
         self.found = 0
         if path is not None and path.is_file():
             self._read(path)
@@ -116,11 +121,11 @@ class Ledger:
             except NOT_JSON:
                 continue
             if kept.key == self._key:
-                self._known[tuple(kept.counts)] = _verdict(kept)
+                self._known[tuple(kept.counts), tuple(kept.boxes)] = _verdict(kept)
 
-    def known(self, counts: Int64s) -> Verdict | None:
-        """What the file says of a fleet."""
-        verdict = self._known.get(tuple(int(count) for count in counts))
+    def known(self, counts: Int64s, boxes: Int64s) -> Verdict | None:
+        """What the file says of a fleet in these machines: their cores and their watts are in its figures."""
+        verdict = self._known.get((tuple(int(count) for count in counts), tuple(int(count) for count in boxes)))
         self.found += verdict is not None
         return verdict
 
@@ -133,7 +138,7 @@ class Ledger:
         """The same judge, which asks the file first and writes into it."""
 
         def remembered(counts: Int64s, boxes: Int64s) -> Verdict | None:
-            verdict = self.known(counts)
+            verdict = self.known(counts, boxes)
             if verdict is None:
                 verdict = judge(counts, boxes)
                 self.keep(verdict)

@@ -99,7 +99,7 @@ def _runner(ray: Any, judge: Judge, ledger: Ledger) -> Runner:
         running: dict[Any, int] = {}
         while True:
             while len(running) < processors and (job := next(wanted, None)) is not None:
-                known = ledger.known(job[1])
+                known = ledger.known(job[1], job[2])
                 if known is not None:
                     yield job[0], known
                     continue

@@ -106,3 +106,12 @@ def test_verdicts_of_other_inputs_are_not_taken(tmp_path: Path) -> None:
     other = Ledger(path, "b")
     sweep(problem, fleets[:20], local(other.judging(judge), 1))
     assert other.found == 0
+
+
+def test_a_verdict_is_of_the_machines_that_its_engines_stood_in(tmp_path: Path) -> None:
+    _, judge, fleets = case()
+    path = tmp_path / "simulated.jsonl"
+    Ledger(path, "a").judging(judge)(fleets[-1], np.array([1]))
+    again = Ledger(path, "a")
+    assert again.known(fleets[-1], np.array([2])) is None
+    assert again.known(fleets[-1], np.array([1])) is not None
