@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loadslice.plan.fleet.candidate import Design, Policy, instances, pipeline_of, table_of
+from loadslice.plan.fleet.demand import SPAN_S_MIN
 from loadslice.plan.fleet.problem import Float64s, Int64s, Problem
 from loadslice.sim import energy, figures, simulate
 from loadslice.sim import record as r
@@ -157,7 +158,7 @@ class Judge:
         completed = int(outcomes[Outcome.COMPLETED]) - degraded
         attempts = len(record.outcome)
         times_ms = simulate.latency_ms(finished)
-        span_s = max(int(record.attempts[:, r.A_END_NS].max()), 1) / _NS_PER_S
+        span_s = max(int(record.attempts[:, r.A_END_NS].max()) / _NS_PER_S, SPAN_S_MIN)
         errors = attempts - completed
         misses = self._misses(times_ms, errors, whole=whole)
         used = figures.engine_figures(finished.pipeline, finished.state, record, span_s)

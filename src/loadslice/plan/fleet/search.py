@@ -39,6 +39,8 @@ NEAR = 1.1
 """A fleet that misses the promise by this much more than one that is many times as large is the nearest."""
 SIMULATIONS_MAX = 60
 """Of one search."""
+NOTHING = 1e-9
+"""Money per hour; so little costs what is there already and draws power that nobody prices."""
 COST_STEP = 1e-5
 """Cheaper by less than this share is not cheaper."""
 
@@ -277,6 +279,10 @@ class Seeker:
     def _prove(self, problem: Problem, demands: Demands, found: Search) -> None:
         while found.simulated < self._simulations_max:
             below = math.inf if found.best is None else found.best.mix.cost_per_hour * (1 - COST_STEP)
+            if below <= NOTHING:
+                # Nothing is cheaper than what costs nothing.
+                found.proven, found.bound_per_hour = True, 0.0
+                return
             answer = self._solve(problem, replace(demands, below=below, too_small=self._cuts()), found)
             if answer is None:
                 found.proven = True

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -62,6 +63,15 @@ def test_where_no_number_of_engines_helps_few_simulations_prove_it() -> None:
     assert found.proven
     assert found.nearest is not None
     assert found.simulated <= 2
+
+
+def test_nothing_is_cheaper_than_what_costs_nothing() -> None:
+    asked = problem(np.random.default_rng(1), types=3, buckets=2, kinds=2, most=4)
+    nothing = {name: np.zeros_like(getattr(asked, name)) for name in ("per_hour", "box_per_hour", "per_busy_s")}
+    free = replace(asked, **nothing)
+    found = Seeker(free, lambda counts, boxes: verdict(counts, boxes, 0.5), lambda: 0.0).cheapest()
+    assert found.best is not None
+    assert (found.proven, found.best.mix.cost_per_hour) == (True, 0.0)
 
 
 def test_a_verdict_is_asked_for_once() -> None:
