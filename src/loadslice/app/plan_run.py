@@ -163,6 +163,7 @@ def _advised(planned: Planned, setting: Setting, found: Read, asked: Asked, give
         saves_vs_gpu_only_pct=None,
         objective=asked.objective,
         currency=found.budget.money.currency,
+        horizon_years=found.budget.money.horizon_years,
         load=planned.load,
         proof=planned.proof,
         compared_with=planned.compared,

@@ -11,12 +11,14 @@ NAME_WIDTH, LABEL_WIDTH = 12, 54
 def lines(plan: Plan) -> Iterator[str]:
     """Decision, table, proof, path, checklist, warnings."""
     load = plan.load
-    yield f"{load.requests:,} requests, {load.rate_per_s:.4g}/s, busiest bucket {load.peak_rate_per_s:.4g}/s"
+    asked = f"{load.requests:,} request{'' if load.requests == 1 else 's'}"
+    yield f"{asked}, {load.rate_per_s:.4g}/s, busiest bucket {load.peak_rate_per_s:.4g}/s"
     yield ""
     yield plan.decision or "no decision"
     yield ""
     yield from _table(plan)
     yield ""
+    yield from _money(plan)
     yield from _search(plan)
     for step in plan.decision_path:
         yield f"  {step.question} {step.answer} ({step.evidence})"
@@ -35,13 +37,13 @@ def lines(plan: Plan) -> Iterator[str]:
 
 
 def _table(plan: Plan) -> Iterator[str]:
-    years = max((cost.years for fleet in plan.fleets for cost in fleet.tco or []), default=0)
+    priced = any(fleet.tco for fleet in plan.fleets)
     yield (
         f"{'fleet':<{NAME_WIDTH}} {'what':<{LABEL_WIDTH}} {'kept':<5} {'p95 ms':>8} {'p99 ms':>8} {'errors':>7} "
-        f"{'energy J':>10} {plan.currency + '/h':>9} {f'{plan.currency}, {years} y' if years else '':>12}"
+        f"{'energy J':>10} {plan.currency + '/h':>9} {f'{plan.currency}, {plan.horizon_years} y' if priced else '':>12}"
     )
     for fleet in plan.fleets:
-        yield _row(fleet, plan, years)
+        yield _row(fleet, plan)
         binding = [limit for limit in fleet.limits if limit.met is False]
         for limit in binding[:2]:
             against = "" if limit.limit is None else f" {shown(limit.value)} against {shown(limit.limit)}"
@@ -53,8 +55,8 @@ def _table(plan: Plan) -> Iterator[str]:
             yield f"{'':<{NAME_WIDTH}} unknown: {', '.join(fleet.missing_prices)}"
 
 
-def _row(fleet: PlannedFleet, plan: Plan, years: int) -> str:
-    total = next((cost.total for cost in fleet.tco or [] if cost.years == years), None)
+def _row(fleet: PlannedFleet, plan: Plan) -> str:
+    total = next((cost.total for cost in fleet.tco or [] if cost.years == plan.horizon_years), None)
     kept = {True: "yes", False: "no", None: "-"}[fleet.meets_slo]
     errors = "-" if fleet.error_rate is None else f"{fleet.error_rate:.2%}"
     mark = "*" if fleet.name == plan.recommended else "~" if fleet.name == plan.nearest else " "
@@ -78,6 +80,15 @@ def _whole(value: float | None) -> str:
     return "unknown" if value is None else f"{value:,.0f}"
 
 
+def _money(plan: Plan) -> Iterator[str]:
+    """When it has paid for itself, and what growth asks for."""
+    for one in plan.break_even:
+        yield f"pays       {one.told(plan.currency, plan.horizon_years)}"
+    if plan.growth is not None:
+        for line in plan.growth.told(plan.currency):
+            yield f"growth     {line}"
+
+
 def _search(plan: Plan) -> Iterator[str]:
     proof = plan.proof
     if proof is not None:
@@ -95,13 +106,14 @@ def _search(plan: Plan) -> Iterator[str]:
         saves = (
             "" if one.saves_pct is None else f"; the cheapest fleet found costs {max(0.0, one.saves_pct):.1f} % less"
         )
-        first = "no answer" if one.label is None else one.label
         held = "until it held" if one.cost_per_hour is not None else "and it still did not"
-        more = f", {one.added} engines added {held}" if one.added else ""
+        more = f", {one.added} engines added {held}" if one.added and one.label is not None else ""
         kept = "keeps the promise" if one.meets_slo else "does not keep the promise"
-        yield f"compared   {one.planner}: {first} {kept}{more}{saves}"
+        first = "finds nothing" if one.label is None else f"{one.label} {kept}"
+        yield f"compared   {one.planner}: {first}{more}{saves}"
     if plan.saves_vs_gpu_only_pct:
-        yield f"against    GPU only: {plan.saves_vs_gpu_only_pct:.1f} % less over the horizon"
+        word = "less" if plan.saves_vs_gpu_only_pct > 0 else "more"
+        yield f"against    GPU only: {abs(plan.saves_vs_gpu_only_pct):.1f} % {word} over the horizon"
 
 
 def _confidence(plan: Plan) -> Iterator[str]:

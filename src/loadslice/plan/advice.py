@@ -12,12 +12,13 @@ import numpy as np
 from loadslice.plan.checklist import checklist
 from loadslice.plan.confidence import confidence
 from loadslice.plan.decision.facts import Facts, gather
-from loadslice.plan.decision.scenario import kinds, scores
+from loadslice.plan.decision.scenario import WEIGHTS, kinds, scores
 from loadslice.plan.decision.settle import SAME_COST_SHARE, Cost, Settled, keeps, settle, total_cost
 from loadslice.plan.decision.tree import decide
 from loadslice.plan.fleet.front import nearest
 from loadslice.plan.money import wall
 from loadslice.plan.money.bill import bill
+from loadslice.plan.money.payback import break_even, growth
 from loadslice.plan.money.tco import costs_by_year, horizons, per_1000, with_interval
 from loadslice.plan.separate import fill
 from loadslice.plan.shocks import Assumption, assumptions, drift_of, shocks_of, tail_error, time_error
@@ -26,13 +27,20 @@ from loadslice.spec.budget import Budget
 from loadslice.spec.device import Kind
 from loadslice.spec.inspection import Inspection
 from loadslice.spec.latency import LatencyTable
-from loadslice.spec.plan import PathStep, Plan, PlannedFleet
+from loadslice.spec.plan import Objective, PathStep, Plan, PlannedFleet
 from loadslice.spec.plan_confidence import Confidence
 from loadslice.spec.portrait import Portrait
 from loadslice.spec.prices import Prices
 from loadslice.spec.variant import Squeeze
 
 INTERVAL_DRAWS = 1000
+BEST_IS: dict[Objective, str] = {
+    "cost": "the cheapest",
+    "latency": "the fastest",
+    "energy": "the most frugal",
+    "throughput": "the largest",
+}
+"""What an objective makes of the best fleet, in words."""
 SCORES_MAX = 4
 """Told beside that of the recommended fleet, the best first."""
 
@@ -92,7 +100,7 @@ def complete(
     plan = msgspec.structs.replace(plan, fleets=fleets)
     decision = decide(facts)
     cost, note = _by_objective(plan, fleets, budget, held)
-    settled = settle(decision, facts, fleets, cost)
+    settled = settle(decision, facts, fleets, cost, best_is=BEST_IS[plan.objective])
     path = [*decision.path, *settled.steps, _scenario_step(fleets, budget, plan.load.span_s, settled)]
     recommended = next((fleet for fleet in fleets if fleet.name == settled.recommended), None)
     near = None if settled.recommended else nearest(fleets)
@@ -104,11 +112,15 @@ def complete(
         recommended=settled.recommended,
         nearest=near,
         saves_vs_gpu_only_pct=_saves_pct(fleets, settled, total_cost(budget.money.horizon_years)),
-        confidence=_confidence(fleets, settled, budget, prices, times, simulated, held, gpu_rent_per_hour, plan.seed),
+        confidence=None
+        if plan.objective != "cost"
+        else _confidence(fleets, settled, budget, prices, times, simulated, held, gpu_rent_per_hour, plan.seed),
         valleys=[] if recommended is None else valleys(recommended, plan.load),
         valley_fill=None
         if recommended is None
         else fill(recommended, fleets, plan.load, budget, prices, total_cost(budget.money.horizon_years)),
+        break_even=[] if recommended is None else break_even(recommended, fleets, budget, prices, held),
+        growth=None if recommended is None else growth(recommended, fleets, budget, prices, held),
         checklist=checklist(
             fleets, facts, latency=latency, squeezes=squeezes, prices=prices, box_w=watts, runs_by=runs_by
         ),
@@ -117,6 +129,7 @@ def complete(
                 [
                     *plan.warnings,
                     *([note] if note else []),
+                    *([] if plan.objective == "cost" or recommended is None else [UNSURE]),
                     *(_cheaper(fleets, settled, facts) if plan.objective == "cost" else []),
                     *_warnings(fleets, facts),
                 ]
@@ -125,6 +138,7 @@ def complete(
     )
 
 
+UNSURE = "how sure the recommendation is, and what would settle it, is worked out where cost is the objective only."
 UNCHECKED_NPU = (
     "only if its NPU runs the operators, which is not known: loadslice inspect MODEL --device NPU, then plan with "
     "--inspection"
@@ -204,17 +218,17 @@ def _priced(
         )
         for cost in found
     ]
-    longest = costs[-1]
+    own = next(cost for cost in costs if cost.years == budget.money.horizon_years)
     known = {limit.name for limit in fleet.limits}
     load = wall.full_load(fleet, budget, prices)
     return msgspec.structs.replace(
         fleet,
         tco=costs,
-        cost_per_1000=per_1000(longest.total, longest.years, fleet.throughput_per_s, budget),
+        cost_per_1000=per_1000(own.total, own.years, fleet.throughput_per_s, budget),
         limits=[*fleet.limits, *(limit for limit in wall.limits(fleet, budget, prices) if limit.name not in known)],
         power_w=load.fleet_w if fleet.power_w is None else fleet.power_w,
         power_per_box_w=load.box_w if fleet.power_per_box_w is None else fleet.power_per_box_w,
-        missing_prices=list(dict.fromkeys([*fleet.missing_prices, *longest.missing])),
+        missing_prices=list(dict.fromkeys([*fleet.missing_prices, *own.missing])),
     )
 
 
@@ -283,8 +297,15 @@ def _scenario_step(fleets: Sequence[PlannedFleet], budget: Budget, span_s: float
         for score in shown
     )
     same = best.fleet == settled.recommended
-    answer = best.fleet if same or settled.recommended is None else f"{best.fleet}; the recommended one costs less"
-    return PathStep(question=question, answer=answer, evidence=told)
+    answer = best.fleet if same or settled.recommended is None else f"{best.fleet}; {_instead(best.fleet, settled)}"
+    weights = ", ".join(f"{name} {weight:g}" for name, weight in WEIGHTS[budget.scenario].items())
+    return PathStep(question=question, answer=answer, evidence=f"{told}; weights {weights}")
+
+
+def _instead(name: str, settled: Settled) -> str:
+    """Why the best of a scenario is not what is recommended."""
+    why = settled.ruled_out.get(name)
+    return "the objective decides, not the scenario" if why is None else f"it is ruled out, {why}"
 
 
 def _saves_pct(fleets: Sequence[PlannedFleet], settled: Settled, cost: Cost) -> float | None:
@@ -346,11 +367,13 @@ def _cheaper(fleets: Sequence[PlannedFleet], settled: Settled, facts: Facts) -> 
 
 
 def _warnings(fleets: Sequence[PlannedFleet], facts: Facts) -> list[str]:
+    money = facts.budget.money
     found = [
-        f"{fleet.name}: its cost is unknown, at least {fleet.tco[-1].at_least:,.0f} "
-        f"{facts.budget.money.currency} over {fleet.tco[-1].years} years; missing: {', '.join(fleet.tco[-1].missing)}."
+        f"{fleet.name}: its cost is unknown, at least {cost.at_least:,.0f} {money.currency} over {cost.years} years; "
+        f"missing: {', '.join(cost.missing)}."
         for fleet in fleets
-        if fleet.tco and fleet.tco[-1].total is None
+        for cost in fleet.tco or []
+        if cost.years == money.horizon_years and cost.total is None
     ]
     return found + [
         f"{fleet.name}: {limit.name} cannot be checked, {limit.evidence}."

@@ -121,14 +121,18 @@ def test_missing_figures_are_warned_of_by_name_and_the_fleet_stays() -> None:
 
 @pytest.mark.parametrize(("objective", "wanted"), [("latency", "gpu-only"), ("cost", "cpu-only")])
 def test_the_objective_decides_what_is_least(objective, wanted: str) -> None:
-    assert complete(plan(CPU, GPU, objective=objective), TEAM, prices=PRICES).recommended == wanted
+    made = complete(plan(CPU, GPU, objective=objective), TEAM, prices=PRICES)
+    assert made.recommended == wanted
+    # Confidence is of what is cheapest; of a fleet that was chosen for its latency it would say that others cost less.
+    assert (made.confidence is None) == (objective != "cost")
+    assert any("where cost is the objective only" in warning for warning in made.warnings) == (objective != "cost")
 
 
 def test_the_scenario_is_told_with_every_score() -> None:
     made = complete(plan(CPU, GPU), TEAM, prices=PRICES)
     step = made.decision_path[-1]
     assert step.question == "Which fleet is best in the scenario 'interactive'?"
-    assert step.answer == "gpu-only; the recommended one costs less"
+    assert step.answer == "gpu-only; the objective decides, not the scenario"
     assert "cpu-only 0." in step.evidence
 
 

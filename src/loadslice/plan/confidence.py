@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from loadslice.plan.decision.settle import SAME_COST_SHARE
 from loadslice.plan.experiments import Trial, trials
 from loadslice.plan.money.bill import Bill, bill
-from loadslice.plan.money.years import Array, headroom, over
+from loadslice.plan.money.tco import carried
+from loadslice.plan.money.years import Array, over
 from loadslice.plan.shocks import SIMULATED, Assumption, assumptions, shocks_of, time_of
 from loadslice.spec.budget import Budget
 from loadslice.spec.plan import PlannedFleet
@@ -204,7 +205,7 @@ def _candidates(
         elif slack is None:
             left_out[fleet.name] = "it was not simulated, or loses too many requests"
         else:
-            limit = carries.get(fleet.name) or headroom(lowered, _peak(fleet))
+            limit = carried(fleet, budget, prices, carries.get(fleet.name))
             found.append(Candidate(fleet.name, lowered, limit, slack))
     months = 12 * budget.money.horizon_years
     order = {one.name: float(over(one.bill, budget, months, one.carries).total[0]) for one in found}
@@ -228,12 +229,6 @@ def _slack(fleet: PlannedFleet, budget: Budget) -> float | None:
     if fleet.error_rate is None or fleet.error_rate > budget.slo.error_rate:
         return None
     return min(factors)
-
-
-def _peak(fleet: PlannedFleet) -> float | None:
-    peaks = [engine.utilisation_peak_hour for engine in fleet.engines.values() if engine.count]
-    known = [peak for peak in peaks if peak is not None]
-    return max(known) if known and len(known) == len(peaks) else None
 
 
 def _table(

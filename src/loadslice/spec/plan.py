@@ -15,13 +15,13 @@ from loadslice.spec.latency import Basis
 from loadslice.spec.observed import Observed
 from loadslice.spec.pipeline import Precision
 from loadslice.spec.plan_confidence import Confidence
-from loadslice.spec.plan_money import YearCost
+from loadslice.spec.plan_money import BreakEven, Growth, YearCost
 from loadslice.spec.simulation import LatencyMs
 
 Objective = Literal["cost", "latency", "energy", "throughput"]
 
 Judged = Literal["simulated", "bounded", "not judged"]
-"""simulated: on the recorded traffic. bounded: a bound that holds for every schedule settles it without a simulation.
+"""simulated: on the recorded traffic. bounded: it falls behind in some bucket whatever the schedule, and needed none.
 not judged: it cannot be simulated at all (a stage runs on none of its engines)."""
 
 
@@ -130,7 +130,7 @@ class PlannedFleet(msgspec.Struct, frozen=True, kw_only=True):
     """What the mix was chosen by: price over the horizon and energy at the tariff, in the plan's currency."""
     tco: list[YearCost] | None
     cost_per_1000: float | None
-    """Of the longest horizon, for 1000 completed requests."""
+    """Over the budget's horizon, for 1000 completed requests."""
     missing_prices: list[str]
     dominated_by: str | None
     """A fleet that is no worse in cost, P99 and energy and better in one; ``None``: on the front, or not comparable."""
@@ -288,12 +288,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """``None``: there is no GPU-only fleet that keeps the promise, or a price is unknown."""
     objective: Objective
     currency: str
+    horizon_years: int = 3
+    """The budget's, over which fleets are compared."""
     load: Load
     proof: Proof | None
     compared_with: list[Compared]
     confidence: Confidence | None
     valleys: list[Valley]
     valley_fill: ValleyFill | None = None
+    break_even: list[BreakEven] = []
+    """Of the recommended fleet against what is there, and renting against buying."""
+    growth: Growth | None = None
+    """``None``: traffic does not grow, or no fleet is recommended."""
     checklist: list[CheckItem]
     warnings: list[str]
     pipelines: list[str] = []

@@ -140,8 +140,10 @@ def apply(prices: Prices, offers: Offers, currency: str, place: str) -> Offers:
     engines = {
         name: _priced_engine(offer, part_of(prices, name, offer.device)) for name, offer in offers.engines.items()
     }
-    for name, part in {**boxes, **engines}.items():
-        _check_together(part, part_of(prices, name, getattr(part, "device", None)), f"{place}: parts.{name}")
+    for name, box in boxes.items():
+        _check_together(box, prices.parts.get(name), f"{place}: parts.{name}")
+    for name, offer in engines.items():
+        _check_together(offer, part_of(prices, name, offer.device), f"{place}: parts.{name}")
     return msgspec.structs.replace(offers, boxes=boxes, engines=engines)
 
 

@@ -43,7 +43,7 @@ def _context(plan: Plan) -> dict[str, Any]:
     return {
         "p": plan,
         "charts": plan_charts(plan),
-        "horizons": sorted({cost.years for cost in costs}) or [plan_years(plan)],
+        "horizons": sorted({cost.years for cost in costs}) or [plan.horizon_years],
         "bases": sorted({fleet.basis for fleet in plan.fleets if fleet.judged == "simulated"}) or ["unknown"],
         "missing": sorted({name for cost in costs for name in cost.missing}),
         "parts": [(kind, words_) for kind, (words_, _) in PARTS.items()],
@@ -54,11 +54,6 @@ def _context(plan: Plan) -> dict[str, Any]:
         "telling": [trial for trial in trials if trial.tells],
         "idle": [trial.name for trial in trials if not trial.tells],
     }
-
-
-def plan_years(plan: Plan) -> int:
-    """The longest horizon; 3 where nothing was priced."""
-    return max((cost.years for fleet in plan.fleets for cost in fleet.tco or []), default=3)
 
 
 def cost_of(fleet: PlannedFleet, years: int) -> YearCost | None:
@@ -76,7 +71,7 @@ def called(fleet: PlannedFleet, plan: Plan) -> str:
 def plan_charts(plan: Plan) -> dict[str, Markup]:
     """Chart name -> drawing, those for which there is something to draw."""
     drawn = {}
-    years = plan_years(plan)
+    years = plan.horizon_years
     bars = [
         charts.Bar(called(fleet, plan), [(kind, _sum(cost, parts)) for kind, (_, parts) in PARTS.items()])
         for fleet in plan.fleets

@@ -56,16 +56,26 @@ def keeps(fleet: PlannedFleet) -> bool:
     return fleet.meets_slo is True and all(limit.met is not False for limit in fleet.limits)
 
 
-def settle(decision: Decision, facts: Facts, fleets: Sequence[PlannedFleet], cost: Cost | None = None) -> Settled:
+def settle(
+    decision: Decision,
+    facts: Facts,
+    fleets: Sequence[PlannedFleet],
+    cost: Cost | None = None,
+    *,
+    best_is: str = "the cheapest",
+) -> Settled:
     """Choose among the simulated fleets and say how that fits the method.
 
     Args:
         decision: Where the questions led.
         facts: What they were answered from.
         fleets: Simulated and priced.
-        cost: What is least for the best; default the total over the budget's horizon.
+        cost: What is least for the best; default the total over the budget's horizon. What is said of money is of
+            that total whatever is least.
+        best_is: What being the best makes a fleet, in words.
     """
-    cost = cost or total_cost(facts.budget.money.horizon_years)
+    money = total_cost(facts.budget.money.horizon_years)
+    cost = cost or money
     kept = sorted((fleet for fleet in fleets if keeps(fleet)), key=lambda fleet: _order(fleet, cost))
     passed_over: dict[str, str] = {}
     eligible = []
@@ -79,8 +89,8 @@ def settle(decision: Decision, facts: Facts, fleets: Sequence[PlannedFleet], cos
         return _nothing(decision, kept, passed_over)
     best = _simplest_of_cheapest(eligible, cost)
     dearer = {name: why for name, why in passed_over.items() if _cheaper(name, best, kept, cost)}
-    winner, step = _compare(best, decision, dearer, cost, kept)
-    sentence, codes = _sentence(best, decision, facts, eligible, cost)
+    winner, step = _compare(best, decision, dearer, money, kept, best_is, facts.budget.money.currency)
+    sentence, codes = _sentence(best, decision, facts, eligible, money)
     return Settled(best.name, sentence, winner, (step,), codes, dearer, passed_over)
 
 
@@ -131,13 +141,19 @@ def _cheaper(name: str, best: PlannedFleet, kept: Sequence[PlannedFleet], cost: 
 
 
 def _compare(
-    best: PlannedFleet, decision: Decision, passed_over: dict[str, str], cost: Cost, kept: Sequence[PlannedFleet]
+    best: PlannedFleet,
+    decision: Decision,
+    passed_over: dict[str, str],
+    cost: Cost,
+    kept: Sequence[PlannedFleet],
+    best_is: str,
+    currency: str,
 ) -> tuple[Winner, PathStep]:
     question = "Do the questions and the simulated fleets agree?"
     chosen = " and ".join(sorted(kinds(best))).upper()
     if passed_over:
         listed = "; ".join(f"{name}: {why}" for name, why in passed_over.items())
-        price = _extra(best, passed_over, cost, kept)
+        price = _extra(best, passed_over, cost, kept, currency)
         return "method", PathStep(
             question=question,
             answer="no: the questions win",
@@ -151,27 +167,29 @@ def _compare(
         return "agree", PathStep(
             question=question,
             answer="yes",
-            evidence=f"{asked}; the cheapest fleet that keeps the promise has it{alone}",
+            evidence=f"{asked}; {best_is} fleet that keeps the promise has it{alone}",
         )
     return "simulation", PathStep(
         question=question,
         answer="no: the simulation wins",
-        evidence=f"the questions say {decision.kind.upper()}, the cheapest fleet that keeps the promise is {chosen} "
+        evidence=f"the questions say {decision.kind.upper()}, {best_is} fleet that keeps the promise is {chosen} "
         f"({best.label}); it was simulated on the recorded traffic ({best.basis} times), the questions are for what "
-        f"was not. {_why_not(decision, kept, cost, best)}",
+        f"was not. {_why_not(decision, kept, cost, best, currency)}",
     )
 
 
-def _extra(best: PlannedFleet, passed_over: dict[str, str], cost: Cost, kept: Sequence[PlannedFleet]) -> str:
+def _extra(
+    best: PlannedFleet, passed_over: dict[str, str], cost: Cost, kept: Sequence[PlannedFleet], currency: str
+) -> str:
     own = cost(best)
     others = [cost(fleet) for fleet in kept if fleet.name in passed_over]
     known = [value for value in others if value is not None]
     if own is None or not known:
         return ""
-    return f"; heeding it costs {own - min(known):,.0f} more"
+    return f"; heeding it costs {_more(own - min(known), currency)}"
 
 
-def _why_not(decision: Decision, kept: Sequence[PlannedFleet], cost: Cost, best: PlannedFleet) -> str:
+def _why_not(decision: Decision, kept: Sequence[PlannedFleet], cost: Cost, best: PlannedFleet, currency: str) -> str:
     """What became of the kind that the questions named."""
     own = [fleet for fleet in kept if decision.kind in kinds(fleet)]
     if not own:
@@ -179,7 +197,11 @@ def _why_not(decision: Decision, kept: Sequence[PlannedFleet], cost: Cost, best:
     value, reference = cost(own[0]), cost(best)
     if value is None or reference is None:
         return f"{own[0].label} keeps the promise too; a price is missing."
-    return f"{own[0].label} keeps the promise too and costs {value - reference:,.0f} more."
+    return f"{own[0].label} keeps the promise too and costs {_more(value - reference, currency)}."
+
+
+def _more(money: float, currency: str) -> str:
+    return f"{abs(money):,.0f} {currency} {'more' if money >= 0 else 'less'}"
 
 
 def _sentence(
@@ -203,7 +225,9 @@ def _sentence(
         known = [value for value in values if value is not None]
         own = cost(best)
         if known and own is not None:
-            text += f" It costs {1 - own / min(known):.0%} less than the cheapest fleet of one kind."
+            less = 1 - own / min(known) if min(known) > 0 else 0.0
+            word = "less" if less >= 0 else "more"
+            text += f" It costs {abs(less):.0%} {word} than the cheapest fleet of one kind."
         elif not singles:
             text += " No fleet of one kind keeps the promise."
         if not facts.experienced:
@@ -224,7 +248,7 @@ def _nothing(decision: Decision, kept: Sequence[PlannedFleet], passed_over: dict
     step = PathStep(question="Which fleet keeps the promise?", answer="none", evidence=evidence)
     return Settled(
         None,
-        f"No fleet keeps the promise within the budget. {decision.advice}",
+        f"No fleet keeps the promise within the budget. By the questions: {decision.advice}",
         "neither",
         (step,),
         ("nothing_meets",),

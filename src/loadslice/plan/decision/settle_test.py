@@ -51,9 +51,20 @@ def test_the_simulation_wins_over_the_questions_and_says_so_with_both_costs() ->
     made = settle(decided("cpu"), FACTS, [priced("gpu-only", 100.0, ["gpu"]), priced("cpu-only", 150.0, ["cpu"])])
     assert (made.recommended, made.winner) == ("gpu-only", "simulation")
     assert "the questions say CPU" in made.steps[0].evidence
-    assert "costs 50 more" in made.steps[0].evidence
+    assert "costs 50 EUR more" in made.steps[0].evidence
     alone = settle(decided("cpu"), FACTS, [priced("gpu-only", 100.0, ["gpu"])])
     assert "No fleet with a CPU keeps the promise" in alone.steps[0].evidence
+
+
+def test_what_is_said_of_money_is_money_whatever_the_objective() -> None:
+    fast, slow = priced("gpu-only", 100.0, ["gpu"], latency_ms=ms(10.0)), priced("cpu-only", 60.0, ["cpu"])
+    made = settle(decided("cpu"), FACTS, [fast, slow], lambda one: one.latency_ms.p50, best_is="the fastest")
+    assert made.recommended == "gpu-only"
+    assert "the fastest fleet that keeps the promise is GPU" in made.steps[0].evidence
+    assert "costs 40 EUR less" in made.steps[0].evidence
+    both = priced("hybrid", 120.0, ["cpu", "gpu"], latency_ms=ms(5.0))
+    made = settle(decided("cpu"), FACTS, [both, slow], lambda one: one.latency_ms.p50, best_is="the fastest")
+    assert "It costs 100% more than the cheapest fleet of one kind" in made.sentence
 
 
 def test_the_questions_win_where_the_simulation_cannot_see_and_the_price_is_printed() -> None:
@@ -61,7 +72,7 @@ def test_the_questions_win_where_the_simulation_cannot_see_and_the_price_is_prin
     made = settle(out, FACTS, [priced("npu-only", 40.0, ["npu"]), priced("gpu-only", 100.0, ["gpu"])])
     assert (made.recommended, made.winner) == ("gpu-only", "method")
     assert made.passed_over == {"npu-only": "operators do not match"}
-    assert "costs 60 more" in made.steps[0].evidence
+    assert "costs 60 EUR more" in made.steps[0].evidence
 
 
 def test_a_small_team_gets_one_kind_of_engine_unless_only_a_hybrid_keeps_the_promise() -> None:

@@ -24,10 +24,9 @@ def lacking(name: str, reason: str) -> PlannedFleet:
     return _empty(name, [limit])
 
 
-def impossible(name: str) -> PlannedFleet:
-    """A reference plan none of whose fleets carries the load, whatever it costs and draws."""
-    evidence = "no number of the offered engines carries the load"
-    return _empty(name, [Limit(name="capacity", limit=1.0, value=None, met=False, evidence=evidence)])
+def impossible(name: str, what: str = "no number of the offered engines carries the load") -> PlannedFleet:
+    """A plan none of whose fleets carries the load, whatever it costs and draws."""
+    return _empty(name, [Limit(name="capacity", limit=1.0, value=None, met=False, evidence=what)])
 
 
 def _empty(name: str, limits: list[Limit]) -> PlannedFleet:
@@ -153,6 +152,11 @@ def _boxes(setting: Setting, boxes: Int64s) -> dict[str, PlannedBox]:
     }
 
 
+def _simulated_on(verdict: Verdict) -> str:
+    where = "on the recorded traffic" if verdict.whole else "in the busiest stretch, where it was given up"
+    return f"simulated {where}"
+
+
 def _limits(
     verdict: Verdict | None,
     fleet: Fleet,
@@ -166,14 +170,13 @@ def _limits(
     if verdict is not None:
         for name, limit_ms in budget.slo.latency_limits_ms.items():
             value = getattr(verdict.latency_ms, name)
-            where = "on the recorded traffic" if verdict.whole else "in the busiest stretch, where it was given up"
             found.append(
                 Limit(
                     name="p95_ms" if name == "p95" else "p99_ms",
                     limit=limit_ms,
                     value=value,
                     met=value is not None and (value <= limit_ms if verdict.whole else None),
-                    evidence=f"simulated {where}",
+                    evidence=_simulated_on(verdict),
                 )
             )
         rate = verdict.error_rate
@@ -183,7 +186,7 @@ def _limits(
                 limit=budget.slo.error_rate,
                 value=rate,
                 met=rate <= budget.slo.error_rate,
-                evidence=f"simulated over {verdict.requests:,} requests",
+                evidence=_simulated_on(verdict),
             )
         )
     money = budget.money

@@ -14,6 +14,7 @@ import numpy as np
 
 from loadslice.plan.fleet import rivals
 from loadslice.plan.fleet.around import Tools, around, now_and_then
+from loadslice.plan.fleet.beside import PRESENT, REQUESTS_MAX, Beside, beside
 from loadslice.plan.fleet.front import apart, mark
 from loadslice.plan.fleet.grow import carries, grow
 from loadslice.plan.fleet.intervals import intervals
@@ -22,26 +23,18 @@ from loadslice.plan.fleet.load import load_of
 from loadslice.plan.fleet.lower import Lowered, for_energy
 from loadslice.plan.fleet.planned import impossible, lacking, planned
 from loadslice.plan.fleet.problem import Int64s, Problem
+from loadslice.plan.fleet.proof import proof
 from loadslice.plan.fleet.reference import NAMES, Reference, references, search
-from loadslice.plan.fleet.search import SPARE, TIMES_FLUID, Fleet, Search, Seeker
+from loadslice.plan.fleet.search import Fleet, Search, Seeker
 from loadslice.plan.fleet.setting import POLICIES, Setting
 from loadslice.plan.fleet.tune import is_better, score, tune
-from loadslice.plan.sweep import WORTH, Swept, sweep
+from loadslice.plan.sweep import Swept, sweep
 from loadslice.spec.budget import Budget
 from loadslice.spec.plan import Compared, Load, Objective, PlannedFleet, Proof
 
 ALTERNATIVES_MAX = 400
-CARRIES_REQUESTS_MAX = 400_000
-"""Longer traffic is not simulated again at other speeds."""
 SHOWN_MAX = 12
 """Fleets in the table: the reference plans and the front."""
-ASSUMES = (
-    "an engine more never breaks a promise that holds without it",
-    f"of no type more than {TIMES_FLUID} times the engines that the load alone needs, and {SPARE}",
-    "work is routed by stage, shape and size",
-    "a fleet keeps the promise if it does under one of the policies tried",
-    "traffic as recorded: growth buys more of the same when it comes",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +85,28 @@ def make(setting: Setting, budget: Budget, objective: Objective, tools: Tools) -
     compared, better = _compared(problem, seeker, candidates)
     candidates = _with(candidates, better, full, objective)
     candidates = _with(candidates, _cheaper(swept[0], swept[1], seeker, candidates), full, objective)
+    extra = beside(setting, budget, full, tools) if objective == "cost" else []
+    candidates |= _new(extra, full, candidates)
     if setting.lowered.priced:
         candidates |= _front(swept, seeker, full, candidates, setting, budget)
     candidates = _tuned(candidates, objective, tools, setting.lowered)
     fleets = _fleets(found, candidates, setting, budget, tools)
+    fleets += _lacking(extra, full, setting, budget, tools)
     held = _carried(candidates, setting, tools)
     chosen = _best(candidates, objective, held, setting.lowered)
     return Planned(
-        fleets=fleets,
+        fleets=mark(fleets),
         candidates=candidates,
         recommended=chosen,
-        proof=_proof(found, swept[0], chosen, candidates, objective, setting, tools.clock() - began),
+        proof=proof(
+            [result for _, result, _ in found.values() if result is not None],
+            [one.found for one in extra],
+            swept[0],
+            None if chosen is None else candidates[chosen].fleet,
+            sought=setting.lowered.priced and objective == "cost",
+            priced=setting.lowered.priced,
+            seconds=tools.clock() - began,
+        ),
         compared=_saved(compared, chosen, candidates, full),
         load=load_of(setting.traffic, setting.demand),
         carries=held,
@@ -214,6 +218,31 @@ def _with(
     return candidates | {label: Candidate(label, fleet, judge)}
 
 
+def _new(extra: list[Beside], full: Judge, candidates: dict[str, Candidate]) -> dict[str, Candidate]:
+    """What was searched beside the reference plans and holds, where it is none of the candidates."""
+    known = {label_of(full.problem, one.fleet.mix.counts) for one in candidates.values()}
+    found = {}
+    for one in extra:
+        if one.fleet is None or not one.fleet.holds:
+            continue
+        label = label_of(full.problem, one.fleet.mix.counts)
+        if label not in known:
+            found[one.name] = Candidate(one.name, one.fleet, full)
+        known.add(label)
+    return found
+
+
+def _lacking(extra: list[Beside], full: Judge, setting: Setting, budget: Budget, tools: Tools) -> list[PlannedFleet]:
+    """What is there already, where it does not keep the promise."""
+    return [
+        impossible(one.name, "what is there already does not carry the load")
+        if one.fleet is None
+        else _shown(Candidate(one.name, one.fleet, full), setting, budget, tools)
+        for one in extra
+        if one.name == PRESENT and (one.fleet is None or not one.fleet.holds)
+    ]
+
+
 def _tuned(
     candidates: dict[str, Candidate], objective: Objective, tools: Tools, lowered: Lowered
 ) -> dict[str, Candidate]:
@@ -260,13 +289,13 @@ def _front(
         (fleet for fleet in marked[len(own) :] if fleet.dominated_by is None),
         key=lambda fleet: others[fleet.name].mix.cost_per_hour,
     )
-    shown = [fleet.name for fleet in apart(own, left)][: max(0, SHOWN_MAX - len(NAMES))]
+    shown = [fleet.name for fleet in apart(own, left)][: max(0, SHOWN_MAX - max(len(NAMES), len(candidates)))]
     return {label: Candidate(label, others[label], full) for label in shown}
 
 
 def _carried(candidates: dict[str, Candidate], setting: Setting, tools: Tools) -> dict[str, float]:
     """How much more traffic each fleet that holds carries; of all of them or, where that takes long, of none."""
-    if len(setting.traffic.arrival_ns) > CARRIES_REQUESTS_MAX:
+    if len(setting.traffic.arrival_ns) > REQUESTS_MAX:
         return {}
     holding = [one for one in candidates.values() if one.fleet.holds]
     with ThreadPoolExecutor(max(1, tools.jobs)) as pool:
@@ -289,7 +318,7 @@ def _fleets(
         else:
             table.append(impossible(name))
     table += [_shown(one, setting, budget, tools) for name, one in candidates.items() if name not in found]
-    return mark(table)
+    return table
 
 
 def _shown(candidate: Candidate, setting: Setting, budget: Budget, tools: Tools) -> PlannedFleet:
@@ -326,39 +355,6 @@ def _best(
 def _unpriced(fleet: Fleet, lowered: Lowered) -> bool:
     """It has a part whose price nobody stated."""
     return bool(lowered.unpriced(fleet.mix.counts, fleet.mix.boxes))
-
-
-def _proof(
-    found: Found,
-    swept: Swept,
-    chosen: str | None,
-    candidates: dict[str, Candidate],
-    objective: Objective,
-    setting: Setting,
-    seconds: float,
-) -> Proof:
-    searches = [result for _, result, _ in found.values() if result is not None]
-    proven = bool(searches) and all(result.proven for result in searches)
-    best = None if chosen is None else candidates[chosen].fleet.mix.cost_per_hour
-    bounds = [result.bound_per_hour for result in searches if math.isfinite(result.bound_per_hour)]
-    known = setting.lowered.priced and objective == "cost"
-    return Proof(
-        cheapest_proven=proven and known,
-        searched_out=proven,
-        cost_per_hour=best if setting.lowered.priced else None,
-        lower_bound_per_hour=min(bounds) if bounds and known else None,
-        solved=sum(result.solved for result in searches),
-        solve_s=sum(result.solve_s for result in searches),
-        simulated=sum(result.simulated for result in searches) + len(swept.verdicts),
-        bounded=swept.bounded,
-        dominated=swept.smaller + swept.dearer,
-        requests_simulated=sum(result.requests for result in searches) + swept.requests,
-        seconds=seconds,
-        assumes=list(ASSUMES),
-        estimated=swept.estimated,
-        front_tolerance=WORTH if len(swept.cost_per_hour) else None,
-        sample_error=swept.sample_error,
-    )
 
 
 def _saved(

@@ -41,7 +41,7 @@ def costs_by_year(
             ``None``: as far as `UTILISATION_MAX` of its busiest engine allows.
     """
     lowered = bill(fleet, budget, prices)
-    limit = carries if carries is not None else headroom(lowered, _peak(fleet))
+    limit = carried(fleet, budget, prices, carries)
     found = []
     for span in years or horizons(budget):
         costs = over(lowered, budget, 12 * span, limit)
@@ -61,7 +61,7 @@ def with_interval(
 ) -> tuple[float, float] | None:
     """Bounds of the total that hold 95 of 100 of the drawn worlds; ``None``: the total is unknown."""
     lowered = bill(fleet, budget, prices)
-    limit = carries if carries is not None else headroom(lowered, _peak(fleet))
+    limit = carried(fleet, budget, prices, carries)
     totals = over(lowered, budget, 12 * years, limit, shocks).total
     if np.isnan(totals).any():
         return None
@@ -83,6 +83,11 @@ def per_1000(total: float | None, years: int, completed_per_s: float | None, bud
     growth = (1.0 + budget.growth_per_year) ** (np.arange(12 * years) / 12.0)
     requests = completed_per_s * SECONDS_PER_MONTH * float((growth * discounts(budget, 12 * years)).sum())
     return 1000.0 * total / requests
+
+
+def carried(fleet: PlannedFleet, budget: Budget, prices: Prices | None, carries: float | None = None) -> float:
+    """Traffic, as a multiple of the recorded, that a fleet keeps the promise under: as simulated, else by its peak."""
+    return carries if carries is not None else headroom(bill(fleet, budget, prices), _peak(fleet))
 
 
 def _peak(fleet: PlannedFleet) -> float | None:
