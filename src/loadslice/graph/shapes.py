@@ -31,6 +31,8 @@ _NO_SYMBOL = {"None", "unk"}
 INITIALIZERS_ARE_INPUTS_BEFORE = 4
 """IR version since which a stored tensor need not be listed among the inputs; one that is, is a default since then."""
 
+MASKS_ARE_BOOLEAN_SINCE = 10
+
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 
 _EIGHT_BITS = {TensorProto.INT8, TensorProto.UINT8}
@@ -201,6 +203,8 @@ class _Walk:
         else:
             types, step.trouble = self.types(node, domain, inputs, env)
         types = [*types, *[None] * len(node.output)][: len(node.output)]
+        if domain == "" and node.op_type == "Dropout" and len(types) > 1 and Value(types[1]).shape is None:
+            types[1] = _mask(inputs[0], opset)
         # Nothing outside is read by a subgraph that only uses constants, but that is rare enough to count as work.
         constant = (
             not step.bodies
@@ -300,6 +304,16 @@ class _Walk:
                 ) from error
             return [None] * len(node.output), text
         return [found.get(name) for name in node.output], None
+
+
+def _mask(dropped: Value | None, opset: int) -> onnx.TypeProto | None:
+    """Type of a Dropout's second output, which old schemas do not infer and old exporters write though nobody reads it.
+
+    As large as the first input; of its type below opset 10, of booleans since.
+    """
+    if dropped is None or dropped.type is None:
+        return None
+    return dropped.type if opset < MASKS_ARE_BOOLEAN_SINCE else tensor_type(TensorProto.BOOL, dropped.shape)
 
 
 def _refined(inferred: onnx.TypeProto | None, declared: onnx.TypeProto | None) -> onnx.TypeProto | None:

@@ -43,3 +43,14 @@ def test_a_scan_of_opset_8_runs_for_every_row_of_its_batch() -> None:
     (step,) = infer(model, {}).steps
     assert [value.shape for value in step.outputs] == [(2, 4), (2, 3, 4)]
     assert step.bodies[0].times == 6
+
+
+@pytest.mark.parametrize(("opset", "kind"), [(7, F), (9, F), (10, TensorProto.BOOL), (13, TensorProto.BOOL)])
+def test_a_mask_that_nobody_reads_leaves_no_size_unknown(opset: int, kind: int) -> None:
+    """AlexNet, SqueezeNet and GoogLeNet of the model zoo have one."""
+    node = helper.make_node("Dropout", ["x"], ["y", "mask"])
+    infos = [helper.make_tensor_value_info(name, F, [2, 3]) for name in "xy"]
+    graph = helper.make_graph([node], "g", infos[:1], infos[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=4)
+    mask = infer(model, {}).env["mask"]
+    assert (mask.shape, mask.elem_type) == ((2, 3), kind)
