@@ -24,7 +24,7 @@ _UNIQUE = ("traceparent", "x-request-id", "x-loadslice-key")
 
 NOT_HTTP = "the request is not valid HTTP"
 
-ONCE = ("authorization", "x-loadslice-", "inference-header-content-length", "content-encoding", "expect")
+ONCE = ("host", "authorization", "x-loadslice-", "inference-header-content-length", "content-encoding", "expect")
 """Headers that somebody in front of this server and the server itself must not read differently."""
 
 

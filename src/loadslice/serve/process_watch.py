@@ -168,9 +168,9 @@ class ProcessWatch:
     def _started(self, care: _Care, done: asyncio.Future[None]) -> None:
         if care.timer is not None:
             care.timer.cancel()
+        error = None if done.cancelled() else done.exception()  # looked at in any case, or it would be said aloud
         if self._is_stopped:
             return
-        error = done.exception()
         if error is None:
             care.process.ready.set()
             if self._attend(care):
