@@ -46,9 +46,9 @@ def test_an_engine_whose_answer_is_none_is_ended_and_no_stream_has_a_wrong_token
 
         shell.hear = hear_lies  # type: ignore[method-assign]
         assert await streamed(client, LONG) == spelled("g", 1, 12)
-        assert server.starts[victim] == 2 or not server._is_up[number]
+        assert server.starts[victim] == 2 or not server._engines.is_up[number]
         assert int(server.state.counters[c.C_FALLBACKS]) == 1
-        await until(lambda: all(server._is_up))
+        await until(lambda: all(server._engines.is_up))
 
     # Who decodes has another beside it that can take over.
     play(scene, split() if victim == "prefill" else said({"decode": {}, "second": {}}, "always-local"))

@@ -44,7 +44,8 @@ class EngineLine:
         self.shares = self.engine.backend in SHARING_BACKENDS
         """Whether it can have a prefix cache."""
         self._slots = slots
-        self._answers: asyncio.Queue[m.FromEngine | str] = asyncio.Queue()
+        self._answers: asyncio.Queue[m.FromEngine | None] = asyncio.Queue()
+        """``None``: its process has ended."""
         self._number = 0
         self._numbers: dict[int, int] = {}
         self._vocabulary = 1
@@ -70,7 +71,7 @@ class EngineLine:
             ),
             slots,
             self._hear,
-            self._answers.put_nowait,
+            lambda: self._answers.put_nowait(None),
         )
 
     async def __aenter__(self) -> Self:
@@ -99,8 +100,9 @@ class EngineLine:
                 answer = await self._answers.get()
         except TimeoutError:
             raise InputError(f"engine '{self.name}': said nothing for {timeout_s:.0f} s.") from None
-        if isinstance(answer, str):
-            raise InputError(f"engine '{self.name}': its process ended ({answer}).")
+        if answer is None:
+            how = await self._process.gone()
+            raise InputError(f"engine '{self.name}': its process ended ({how}).")
         if isinstance(answer, m.Broken):
             raise InputError(f"engine '{self.name}': {answer.what} failed: {answer.reason}.")
         return answer

@@ -134,7 +134,7 @@ class WholeEngine:
             head_dim=0,
             dtype="float32",
             has_neutral=False,
-            raw=f"kept by process {os.getpid()}",
+            raw="kept by its engine",
             raw_bytes_per_block=0,
         )
         costs = measured_costs(

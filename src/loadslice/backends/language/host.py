@@ -12,15 +12,20 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
+from loadslice.backends.isolated.launch import in_words
+from loadslice.backends.isolated.witnesses import watch
 from loadslice.backends.language import messages as m
 
 log = logging.getLogger(__name__)
 
 WORKER = "loadslice.backends.language.worker"
+
+END_S = 10.0
+"""Longest time that a process which was killed may take to be gone."""
 
 
 class SharedSlots:
@@ -66,7 +71,7 @@ class LanguageProcess:
         load: What it loads.
         slots: Shared with the other engines.
         on_message: Called on the loop with everything it says.
-        on_end: Called on the loop, once, when it has ended by itself; with how.
+        on_end: Called on the loop, once, as soon as it ends by itself; `gone` says how, and when the next may start.
     """
 
     def __init__(
@@ -75,7 +80,7 @@ class LanguageProcess:
         load: m.Load,
         slots: SharedSlots,
         on_message: Callable[[m.FromEngine], None],
-        on_end: Callable[[str], None],
+        on_end: Callable[[], None],
     ) -> None:
         self.name = name
         self.starts = 0
@@ -84,8 +89,11 @@ class LanguageProcess:
         self._on_message = on_message
         self._on_end = on_end
         self._process: subprocess.Popen[bytes] | None = None
+        self._ending: subprocess.Popen[bytes] | None = None
+        """One that gives its memory back."""
         self._channel: socket.socket | None = None
         self._life: int | None = None
+        self._witnesses: list[int] = []
         self._unsent: deque[bytes] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -99,27 +107,36 @@ class LanguageProcess:
 
         Costs are measured once: what has ended is wanted back soon, and a server elsewhere that is just coming back
         needs no load that nobody waits for.
+
+        Raises:
+            OSError: The system does not start it.
         """
         assert self._process is None
         self._loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        life, self._life = os.pipe()
+        life, ours_of_life = os.pipe()
         command = [
             *(sys.executable, "-P", "-m", WORKER, "--name", self.name, "--channel", str(theirs.fileno())),
             *("--life", str(life), "--memory", str(self._slots.fd), "--memory-bytes", str(self._slots.total_bytes)),
         ]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=2,  # a runtime that talks must not talk into our caller's documents
-            pass_fds=(life, theirs.fileno(), self._slots.fd),
-            env=os.environ | {"ORT_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"},
-        )
-        os.close(life)
-        theirs.close()
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # a runtime that talks must not talk into our caller's documents
+                pass_fds=(life, theirs.fileno(), self._slots.fd),
+                env=os.environ | {"ORT_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"},
+            )
+        except BaseException:
+            ours.close()
+            os.close(ours_of_life)
+            raise
+        finally:
+            os.close(life)
+            theirs.close()
         self.starts += 1
         ours.setblocking(False)
-        self._channel = ours
+        self._channel, self._life = ours, ours_of_life
         self._loop.add_reader(ours.fileno(), self._read)
         self.send(self._load)
         self._load = msgspec.structs.replace(self._load, measure=False)
@@ -132,14 +149,37 @@ class LanguageProcess:
         self._write()
 
     def kill(self) -> None:
-        """End the process whatever it does; returns at once, `on_end` is called when it is gone."""
+        """End the process whatever it does; returns at once, `on_end` is called when it ends."""
         if self._process is not None:
             self._process.kill()
+
+    async def gone(self) -> str:
+        """Wait until a process that has ended has given everything back; returns how it ended.
+
+        Raises:
+            TimeoutError: It was killed and does not end: inside a driver, the system may not be able to.
+        """
+        process = self._ending
+        if process is None:
+            return "not started"
+        loop = asyncio.get_running_loop()
+        pidfd = os.pidfd_open(process.pid)  # nobody else has waited for it, so it is still there
+        try:
+            is_gone = asyncio.Event()
+            loop.add_reader(pidfd, is_gone.set)
+            async with asyncio.timeout(END_S):
+                await is_gone.wait()
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+        return self._reap(process)
 
     def close(self) -> None:
         """End the process and wait until it is gone; `on_end` is not called."""
         self.kill()
-        self._forget()
+        self._let_go()
+        if self._ending is not None:
+            self._reap(self._ending)
 
     def _write(self) -> None:
         assert self._loop is not None
@@ -165,7 +205,7 @@ class LanguageProcess:
             except OSError:
                 raw = b""
             if not raw:
-                self._on_end(self._forget())
+                self._end()
                 return
             try:
                 message = m.from_engine.decode(raw)
@@ -173,23 +213,54 @@ class LanguageProcess:
                 log.error("engine '%s' is ended: it says what is no message: %s", self.name, error)
                 self.kill()
                 continue
-            self._on_message(message)
+            if isinstance(message, m.Started):
+                self._watch(message.witnesses)
+            else:
+                self._on_message(message)
 
-    def _forget(self) -> str:
-        """Reap the process and close what led to it; returns how it ended."""
-        if self._channel is not None:
-            assert self._loop is not None
-            self._loop.remove_reader(self._channel.fileno())
-            self._loop.remove_writer(self._channel.fileno())
-            self._channel.close()
-            self._channel = None
-        self._unsent.clear()
-        if self._life is not None:
-            os.close(self._life)
-            self._life = None
+    def _watch(self, witnesses: Sequence[int]) -> None:
+        assert self._loop is not None
+        self._witnesses = watch(witnesses)
+        for witness in self._witnesses:
+            self._loop.add_reader(witness, self._witnessed)
+
+    def _witnessed(self) -> None:
+        """It ends: what it said before is heard, and then nobody waits for its sockets to close."""
+        self._read()
+        self._end()
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._let_go()
+            self._on_end()
+
+    def _let_go(self) -> None:
+        """Close what led to the process; what is left of it is ending."""
         if self._process is None:
-            return "not started"
+            return
+        assert self._loop is not None
+        assert self._channel is not None
+        assert self._life is not None
+        self._loop.remove_reader(self._channel.fileno())
+        self._loop.remove_writer(self._channel.fileno())
+        for witness in self._witnesses:
+            self._loop.remove_reader(witness)
+            os.close(witness)
+        self._witnesses = []
+        self._channel.close()
+        self._unsent.clear()
+        os.close(self._life)
         self._process.kill()  # whoever closed its end of the channel computes nothing more
-        code = self._process.wait()
-        self._process = None
-        return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+        self._channel = self._life = None
+        self._process, self._ending = None, self._process
+
+    def _reap(self, process: subprocess.Popen[bytes]) -> str:
+        try:
+            code = process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            log.error(
+                "engine '%s': its process %d was killed and does not end; it is left behind", self.name, process.pid
+            )
+            return "killed, and not gone"
+        self._ending = None
+        return in_words(code)

@@ -41,10 +41,10 @@ class Talk:
             context=1024,
             measure=False,
         )
-        self.said: asyncio.Queue[m.FromEngine | str] = asyncio.Queue()
-        self.process = LanguageProcess("e", load, slots, self.said.put_nowait, self.said.put_nowait)
+        self.said: asyncio.Queue[m.FromEngine | None] = asyncio.Queue()
+        self.process = LanguageProcess("e", load, slots, self.said.put_nowait, lambda: self.said.put_nowait(None))
 
-    async def hear(self, kind: type) -> m.FromEngine | str:
+    async def hear(self, kind: type) -> m.FromEngine:
         async with asyncio.timeout(120):
             while True:
                 heard = await self.said.get()

@@ -144,6 +144,13 @@ class Stop(Message, frozen=True):
     """To an engine: end."""
 
 
+class Started(Message, frozen=True):
+    """From an engine, before it loads; its host keeps it to itself."""
+
+    witnesses: tuple[int, ...]
+    """Threads that end when its process does, see `backends.isolated.witnesses`."""
+
+
 class Ready(Message, frozen=True):
     """From an engine: it has loaded, warmed up and measured itself."""
 
@@ -245,7 +252,7 @@ class Pong(Message, frozen=True):
 
 
 ToEngine = Load | Begin | Step | Export | Import | Release | Ping | Stop
-FromEngine = Ready | Measuring | Failed | Stepped | Exported | Imported | Broken | Cached | Pong
+FromEngine = Started | Ready | Measuring | Failed | Stepped | Exported | Imported | Broken | Cached | Pong
 
 MESSAGE_BYTES_MAX = 196_608
 """A sequential-packet socket takes no larger one."""

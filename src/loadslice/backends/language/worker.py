@@ -19,6 +19,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import numpy as np
 from numpy.typing import NDArray
 
+from loadslice.backends.isolated.witnesses import start_witnesses
 from loadslice.backends.isolated.worker import end_with
 from loadslice.backends.language import messages as m
 from loadslice.backends.language import remote
@@ -243,6 +244,7 @@ def main(arguments: list[str] | None = None) -> None:
         shared = np.frombuffer(mmap.mmap(given.memory, given.memory_bytes), np.uint8)
     order = m.to_engine.decode(channel.recv(m.MESSAGE_BYTES_MAX))
     assert isinstance(order, m.Load)
+    channel.send(m.encoder.encode(m.Started(start_witnesses())))
 
     def tell(done: int, of: int) -> None:
         channel.send(m.encoder.encode(m.Measuring(done, of)))

@@ -26,9 +26,9 @@ def test_a_server_that_starts_says_what_it_measures_and_how_far_it_is() -> None:
 
     async def start() -> None:
         assert reason(server._front) == "starting"
-        server._loaded = [asyncio.get_running_loop().create_future()]
+        server._engines._loaded = [asyncio.get_running_loop().create_future()]
         for done in (3, 4):
-            server._hear(0, m.Measuring(done, 8))
+            server._engines._hear(0, m.Measuring(done, 8))
 
     asyncio.run(start())
     assert reason(server._front) == "engine a (1 of 1): measuring its steps, 4 of 8 kinds done"

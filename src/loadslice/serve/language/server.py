@@ -4,13 +4,12 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from loadslice.backends.language import messages as m
 from loadslice.backends.language.gguf import converted, tokenizer_folder
-from loadslice.backends.language.host import LanguageProcess, SharedSlots
+from loadslice.backends.language.host import SharedSlots
 from loadslice.backends.language.words import Words
 from loadslice.backends.language.worker import HEADER_BYTES
 from loadslice.policy.tokens import desk
@@ -24,12 +23,13 @@ from loadslice.serve.console.desk import PAGE
 from loadslice.serve.console.language_console import LanguageConsole
 from loadslice.serve.http_server import HttpServer
 from loadslice.serve.language.completions import Completions
+from loadslice.serve.language.engines import LanguageEngines
 from loadslice.serve.language.front import LanguageFront, LanguageService
 from loadslice.serve.language.journal import FLUSH_S, LanguageJournalWriter, refuse_used
 from loadslice.serve.language.layouts import check_layouts, check_vocabularies
 from loadslice.serve.language.metrics import LanguageMetrics
 from loadslice.serve.language.shell import LanguageShell
-from loadslice.serve.language.starting import SILENT_S, Starting
+from loadslice.serve.language.starting import Starting
 from loadslice.serve.limits import Limits
 from loadslice.serve.listener import Listener, close_listener, open_listener
 from loadslice.spec.errors import InputError
@@ -37,8 +37,6 @@ from loadslice.spec.language import REMOTE_BACKENDS, Language, LanguageEngine, S
 
 log = logging.getLogger(__name__)
 
-RESTART_S, RESTART_S_MAX = 0.5, 30.0
-"""Wait before an engine is started again, doubled each time it fails within a minute."""
 WATCH_S = 0.5
 DRAIN_S = 20.0
 LAST_CALL_S = 0.2
@@ -96,28 +94,18 @@ class LanguageServer:
         self._names = list(language.engines)
         self._starting = Starting(self._names, tell)
         self._slots = SharedSlots(*self._slot_sizes())
-        self._processes = [
-            LanguageProcess(
-                name,
-                self._load(name, engine),
-                self._slots,
-                lambda message, index=index: self._hear(index, message),  # type: ignore[misc]
-                lambda how, index=index: self._lost(index, how),  # type: ignore[misc]
-            )
-            for index, (name, engine) in enumerate(language.engines.items())
-        ]
-        self._loaded: list[asyncio.Future[m.Ready]] = []
-        self._is_up = [False] * len(self._names)
-        self._restarts: set[asyncio.Task[None]] = set()
-        self._wait_s = [RESTART_S] * len(self._names)
-        self._started_s = [0.0] * len(self._names)
+        self._engines = LanguageEngines(
+            {name: self._load(name, engine) for name, engine in language.engines.items()},
+            self._slots,
+            self._starting,
+            self._started,
+        )
         self._shell: LanguageShell | None = None
         self._metrics: LanguageMetrics | None = None
         self._http: HttpServer | None = None
         self._listener: Listener | None = None
         self._watch: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
-        self._is_stopping = False
 
     def _slot_sizes(self) -> tuple[int, int]:
         # Twice as many as the links have: one whose lease ran out may still be written when the next is begun.
@@ -154,12 +142,12 @@ class LanguageServer:
     @property
     def pids(self) -> dict[str, int | None]:
         """Processes of the engines."""
-        return {name: process.pid for name, process in zip(self._names, self._processes, strict=True)}
+        return {name: process.pid for name, process in zip(self._names, self._engines.processes, strict=True)}
 
     @property
     def starts(self) -> dict[str, int]:
         """How often each engine's process was started."""
-        return {name: process.starts for name, process in zip(self._names, self._processes, strict=True)}
+        return {name: process.starts for name, process in zip(self._names, self._engines.processes, strict=True)}
 
     @property
     def console_url(self) -> str | None:
@@ -201,7 +189,9 @@ class LanguageServer:
             self._starting.say("reading the model's words, converting its file if need be")
             folder = await asyncio.to_thread(tokenizer_folder if is_elsewhere else converted, self._model)
             words = await asyncio.to_thread(Words, folder)
-            await self._start_engines()
+            self.ready = await self._engines.start()
+            for name, ready in self.ready.items():
+                self._costs.setdefault(name, self.language.engines[name].cost or _cost(ready))
             layouts = [self.ready[name].layout for name in self._names]
             check_layouts(self.language, layouts)
             check_vocabularies(self.ready, words)
@@ -217,12 +207,13 @@ class LanguageServer:
             await self._close()
             raise
         self._metrics = LanguageMetrics(state, self._names, self._journal)
-        for index, process in enumerate(self._processes):
-            self._metrics.started(index, process.starts)
+        for index, starts in enumerate(self.starts.values()):
+            self._metrics.started(index, starts)
         observer = self._metrics if self._console is None else self._console.observed(self._metrics)
         self._shell = LanguageShell(
-            tables, state, self._processes, layouts, len(words.pieces), self._slots, self._clock, observer
+            tables, state, self._engines.processes, layouts, len(words.pieces), self._slots, self._clock, observer
         )
+        self._engines.serve(self._shell)
         completions = Completions(self.language, self._shell, words, self._clock)
         self._front.service = LanguageService(self._shell, completions, self._metrics, self._is_ready)
         self._watch = asyncio.get_running_loop().create_task(self._look_after())
@@ -235,7 +226,6 @@ class LanguageServer:
         Raises:
             InputError: The journal could not be written; everything else is closed.
         """
-        self._is_stopping = True
         if self._console is not None:
             self._console.stop()
         if self._shell is not None:
@@ -253,77 +243,9 @@ class LanguageServer:
         """Have `stop` wait for nothing."""
         self._hurry.set()
 
-    # -- engines
-
-    async def _start_engines(self) -> None:
-        """One after the other: each measures itself on a machine that the others leave alone.
-
-        Raises:
-            InputError: One does not load.
-        """
-        loop = asyncio.get_running_loop()
-        self._loaded = [loop.create_future() for _ in self._names]
-        for index, name in enumerate(self._names):
-            try:
-                async with self._starting.loading(index):
-                    self._start(index)
-                    ready = await self._loaded[index]
-            except TimeoutError:
-                raise InputError(f"engine '{name}': said nothing of its loading for {SILENT_S:.0f} s.") from None
-            self.ready[name] = ready
-            given = self.language.engines[name].cost
-            self._costs.setdefault(name, given or _cost(ready))
-            self._is_up[index] = True
-
-    def _start(self, index: int) -> None:
-        self._started_s[index] = asyncio.get_running_loop().time()
-        self._processes[index].start()
+    def _started(self, index: int, starts: int) -> None:
         if self._metrics is not None:
-            self._metrics.started(index, self._processes[index].starts)
-
-    def _hear(self, index: int, message: m.FromEngine) -> None:
-        waiting = self._loaded[index]
-        if isinstance(message, m.Ready):
-            if not waiting.done():
-                waiting.set_result(message)
-            elif self._shell is not None:
-                self._is_up[index] = True
-                self._shell.engine_up(index)
-                log.warning("engine '%s' is back", self._names[index])
-        elif isinstance(message, m.Measuring):
-            self._starting.measuring(index, message)
-        elif isinstance(message, m.Failed):
-            if not waiting.done():
-                waiting.set_exception(InputError(f"engine '{self._names[index]}': {message.reason}"))
-            else:
-                log.error("engine '%s': %s", self._names[index], message.reason)
-        elif self._shell is not None:
-            self._shell.hear(index, message)
-
-    def _lost(self, index: int, how: str) -> None:
-        """An engine's process has ended by itself."""
-        waiting = self._loaded[index]
-        if not waiting.done():
-            waiting.set_exception(InputError(f"engine '{self._names[index]}': its process ended ({how})."))
-            return
-        self._is_up[index] = False
-        if self._shell is None or self._is_stopping:
-            return
-        log.error("engine '%s' is lost: %s", self._names[index], how)
-        self._shell.engine_down(index)
-        task = asyncio.get_running_loop().create_task(self._restart(index))
-        self._restarts.add(task)
-        task.add_done_callback(self._restarts.discard)
-
-    async def _restart(self, index: int) -> None:
-        loop = asyncio.get_running_loop()
-        if loop.time() - self._started_s[index] > 60:
-            self._wait_s[index] = RESTART_S
-        wait_s = self._wait_s[index] * (1 + random.random() / 4)  # noqa: S311 - spreads restarts, decides nothing
-        self._wait_s[index] = min(RESTART_S_MAX, 2 * self._wait_s[index])
-        await asyncio.wait((loop.create_future(),), timeout=wait_s)
-        if not self._is_stopping:
-            self._start(index)
+            self._metrics.started(index, starts)
 
     async def _look_after(self) -> None:
         """End engines that hang: everything else follows from their end."""
@@ -335,35 +257,30 @@ class LanguageServer:
             if self._journal is not None and loop.time() - flushed_s > FLUSH_S:
                 flushed_s = loop.time()
                 self._journal.flush()
-            for index, process in enumerate(self._processes):
-                if self._is_up[index] and self._shell.is_late(index, LATE_NS):
-                    log.error("engine '%s' hangs and is ended", self._names[index])
-                    process.kill()
+            for index, is_up in enumerate(self._engines.is_up):
+                if is_up and self._shell.is_late(index, LATE_NS):
+                    self._engines.end(index, "hangs")
 
     def _is_ready(self) -> bool:
         """Whether somebody can decode, and somebody can compute prompts for it."""
         roles = self.language.engines
-        up = [name for name, is_up in zip(self._names, self._is_up, strict=True) if is_up]
+        up = [name for name, is_up in zip(self._names, self._engines.is_up, strict=True) if is_up]
         decoding = [name for name in up if "decode" in roles[name].roles]
         fed = {link.to for link in self.language.links if link.from_ in up}
         return any("prefill" in roles[name].roles or name in fed for name in decoding)
 
     async def _close(self) -> None:
-        self._is_stopping = True
         if self._watch is not None:
             self._watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watch
-        for task in self._restarts:
-            task.cancel()
         if self._http is not None:
             if self._listener is not None:
                 await close_listener(self._listener, self._http, LAST_CALL_S)
             await self._http.shutdown(CLOSE_S)
         if self._shell is not None:
             self._shell.close()
-        for process in self._processes:
-            process.close()
+        self._engines.close()
         self._slots.close()
         journal, self._journal = self._journal, None
         if journal is not None:
