@@ -38,6 +38,8 @@ class PlannedBox(msgspec.Struct, frozen=True, kw_only=True):
     idle_w: float | None
     """Without its engines: fans, memory, disks, idle processor."""
     rack_units: float
+    count_max: int | None = None
+    """How many are offered."""
 
 
 class PlannedEngine(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +51,12 @@ class PlannedEngine(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     box: str
     """Key of `PlannedFleet.boxes`."""
+    cores: float = 0.0
+    """Of its box that one takes."""
+    cards: int = 0
+    """The same of its places for accelerators."""
+    count_max: int | None = None
+    """How many are offered."""
     precision: Precision
     batch_rows: int
     """Rows of the largest batch any stage forms here."""

@@ -121,6 +121,9 @@ def _engine(k: int, fleet: Fleet, setting: Setting, design: Design) -> PlannedEn
         device=offer.device,
         count=int(fleet.mix.counts[k]),
         box=offer.box,
+        cores=offer.cores,
+        cards=offer.cards,
+        count_max=offer.count_max,
         precision=settings.precision,
         batch_rows=rows,
         price_purchase=offer.price_purchase,
@@ -146,6 +149,7 @@ def _boxes(setting: Setting, boxes: Int64s) -> dict[str, PlannedBox]:
             price_per_hour=box.price_per_hour,
             idle_w=box.idle_w,
             rack_units=box.rack_units,
+            count_max=box.count_max,
         )
         for (name, box), count in zip(setting.offers.boxes.items(), boxes, strict=True)
         if count

@@ -34,6 +34,9 @@ class Line:
     """A year, of the purchase."""
     price_spread: float
     cores: int = 0
+    """Of a machine; 0: it is an engine."""
+    holds: tuple[tuple[tuple[str, float], ...], ...] = ()
+    """Of a machine, for its cores and its places for cards: engine line -> share of a machine that one takes."""
     day: tuple[tuple[float, float], ...] = ()
     """Share of the time, and ``utilisation`` in it; empty: the mean stands for all of it."""
     powered: bool = True
@@ -90,7 +93,11 @@ def bill(fleet: PlannedFleet, budget: Budget, prices: Prices | None = None) -> B
         budget: States hours, tariff, space.
         prices: States what offers do not: spares, hours, what is there already.
     """
-    boxes = [_box_line(name, box, part_of(prices, name, None)) for name, box in fleet.boxes.items() if box.count]
+    boxes = [
+        _box_line(name, box, part_of(prices, name, None), _holds(fleet, name, box))
+        for name, box in fleet.boxes.items()
+        if box.count
+    ]
     rented = {line.name for line in boxes if line.rented}
     engines = [
         _engine_line(name, engine, part_of(prices, name, engine.device), powered=engine.box not in rented)
@@ -106,7 +113,17 @@ def bill(fleet: PlannedFleet, budget: Budget, prices: Prices | None = None) -> B
     )
 
 
-def _box_line(name: str, box: PlannedBox, part: Part | None) -> Line:
+def _holds(fleet: PlannedFleet, name: str, box: PlannedBox) -> tuple[tuple[tuple[str, float], ...], ...]:
+    """Whole engines only: of three that fit into a machine, each takes a third of it."""
+    inside = {key: engine for key, engine in fleet.engines.items() if engine.box == name and engine.count}
+    rooms = (
+        {key: box.cores // engine.cores for key, engine in inside.items() if engine.cores > 0},
+        {key: box.cards // engine.cards for key, engine in inside.items() if engine.cards > 0},
+    )
+    return tuple(tuple((key, 1.0 / max(1.0, fit)) for key, fit in room.items()) for room in rooms if room)
+
+
+def _box_line(name: str, box: PlannedBox, part: Part | None, holds: tuple[tuple[tuple[str, float], ...], ...]) -> Line:
     part = part or Part()
     purchase, rent = _amounts(box.price_purchase, box.price_per_hour, part)
     idle_w = part.idle_w if part.idle_w is not None else box.idle_w
@@ -122,6 +139,7 @@ def _box_line(name: str, box: PlannedBox, part: Part | None) -> Line:
         spares_share=part.spares_share,
         price_spread=part.price_spread,
         cores=box.cores,
+        holds=holds,
     )
 
 

@@ -158,6 +158,18 @@ def test_a_fleet_grows_in_the_month_in_which_its_headroom_is_passed() -> None:
     assert grows.purchase[0] > stays.purchase[0]
 
 
+def test_machines_are_bought_when_those_that_are_there_hold_no_more_engines() -> None:
+    load = np.array([[1.0, 2.0, 4.0, 5.0, 8.0]])
+    two = fleet("two", {"gpu": engine("gpu", 1, cards=1), "cpu": engine("cpu", 1, cores=10.0)})
+    count = years.grown(bill(two, BUDGET, PRICES), load, 1.0, Shocks.none())
+    assert list(count["gpu"][0]) == [1, 2, 4, 5, 8]
+    # A server holds four cards and three engines of ten of its 32 cores.
+    assert list(count["server"][0]) == [1, 1, 2, 2, 3]
+    spread = fleet("spread", {"gpu": engine("gpu", 2, cards=1)}, boxes=2)
+    count = years.grown(bill(spread, BUDGET, PRICES), load, 1.0, Shocks.none())
+    assert list(count["server"][0]) == [2, 4, 8, 10, 16], "what stands alone for its watts stands alone later"
+
+
 def test_falling_traffic_sells_nothing() -> None:
     load = (0.5 ** (np.arange(24) / 12))[None, :]
     assert set(units(3, load, 1.0)[0]) == {3.0}

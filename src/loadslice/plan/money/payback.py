@@ -11,13 +11,15 @@ import numpy as np
 
 from loadslice.plan.money.bill import Bill, bill
 from loadslice.plan.money.tco import carried
-from loadslice.plan.money.years import Array, over, units
+from loadslice.plan.money.years import Array, Shocks, grown, over
 from loadslice.spec.budget import Budget
 from loadslice.spec.plan import PlannedFleet
 from loadslice.spec.plan_money import BreakEven, Growth, Later, Tenure
 from loadslice.spec.prices import Prices
 
 CENT = 0.005
+MONTH = "month-"
+"""How fleets that are bought today for a later month's traffic are named (`loadslice.plan.fleet.beside`)."""
 
 
 def paid(lowered: Bill, budget: Budget, headroom: float) -> Array:
@@ -116,24 +118,40 @@ def growth(
     load = ((1.0 + budget.growth_per_year) ** (np.arange(months) / 12.0))[None, :]
     lowered = bill(chosen, budget, prices)
     limit = carried(chosen, budget, prices, carries.get(chosen.name))
+    count = grown(lowered, load, limit, Shocks.none())
+    offered = {name: box.count_max for name, box in chosen.boxes.items()}
+    offered |= {name: engine.count_max for name, engine in chosen.engines.items()}
     buys = []
     for line in lowered.lines:
-        more = np.diff(units(line.count, load, limit)[0], prepend=line.count)
+        more = np.diff(count[line.name][0], prepend=line.count)
         buys += [Later(month=int(month) + 1, part=line.name, count=int(more[month])) for month in np.flatnonzero(more)]
     return Growth(
         traffic_at_end=float(load[0, -1]),
         carries=float(limit) if np.isfinite(limit) else None,
         simulated=chosen.name in carries,
         buys=sorted(buys, key=lambda one: (one.month, one.part)),
-        ahead={
-            fleet.name: cost - own
-            for fleet in fleets
-            if fleet.name.startswith("month-")
-            and fleet.name != chosen.name
-            and (cost := _total(fleet, budget)) is not None
-            and (own := _total(chosen, budget)) is not None
+        beyond_offer={
+            name: most
+            for name, most in offered.items()
+            if most is not None and name in count and count[name][0, -1] > most
         },
+        instead=_instead(chosen, fleets, budget),
     )
+
+
+def _instead(chosen: PlannedFleet, fleets: Sequence[PlannedFleet], budget: Budget) -> dict[str, float]:
+    """Buying ahead against growing: the fleets for later months, and the cheapest of the others where it is one."""
+    own = _total(chosen, budget)
+    totals = {
+        fleet.name: total
+        for fleet in fleets
+        if fleet.meets_slo and fleet.name != chosen.name and (total := _total(fleet, budget)) is not None
+    }
+    ahead = [name for name in totals if name.startswith(MONTH)]
+    others = [name for name in totals if name not in ahead]
+    if chosen.name.startswith(MONTH) and others:
+        ahead.append(min(others, key=totals.__getitem__))
+    return {} if own is None else {name: totals[name] - own for name in ahead}
 
 
 def _total(fleet: PlannedFleet, budget: Budget) -> float | None:

@@ -99,5 +99,5 @@ def test_growth_is_told_by_month_and_part_and_what_buying_ahead_costs() -> None:
         (36, "server", 1),
     ]
     assert found.traffic_at_end == pytest.approx(1.5 ** (35 / 12))
-    assert list(found.ahead) == ["month-36"]
+    assert list(found.instead) == ["month-36"]
     assert growth(priced[0], priced, FREE, PLAIN, {}) is None

@@ -3,8 +3,8 @@
 All of it is computed for K worlds at once (`Shocks`); a plain total is K = 1.
 
 - Traffic of month m is ``(1 + growth) ** (m / 12)`` times today's. A fleet that carries ``headroom`` times today's
-  grows when that is passed: each line then needs ``ceil(count x traffic x time / headroom)``, ``time`` being the factor
-  on service times. Units bought stay.
+  grows when that is passed: each type of engine then needs ``ceil(count x traffic x time / headroom)``, ``time`` being
+  the factor on service times, and as many machines as hold them. Units bought stay.
 - Purchase: what is bought beyond what is owned, when it is bought. Residual: straight line from the month of purchase
   to ``residual_share`` after ``depreciation_years`` (German HGB 253 (3), US GAAP ASC 360-10-35: cost less residual
   value over the useful life). Without ``depreciation_years`` it is written off to ``residual_share`` over the years
@@ -117,23 +117,56 @@ def over(bill: Bill, budget: Budget, months: int, headroom: float, shocks: Shock
     load = shocks.traffic[:, None] * (1.0 + budget.growth_per_year) ** (np.arange(months) / 12.0)
     zero = np.zeros(worlds)
     costs = Costs(zero, zero, zero, zero, zero, zero, zero, zero)
-    engines = [line.name for line in bill.lines if not line.cores]
-    slowest = np.max([shocks.time.get(name, np.ones(worlds)) for name in engines], axis=0)
+    count = grown(bill, load, headroom, shocks)
     for line in bill.lines:
-        # A box grows with its most strained engine.
-        time = slowest if line.cores else shocks.time.get(line.name, np.ones(worlds))
-        costs = _add(costs, _of_line(line, budget, load * time[:, None], headroom, shocks))
+        strained = load * _time(line, bill, shocks)[:, None]
+        costs = _add(costs, _of_line(line, budget, strained, count[line.name], shocks))
     return _with_hours(costs, bill, budget, months, load, headroom, shocks)
 
 
 def unpriced(bill: Bill, budget: Budget, months: int, headroom: float) -> list[str]:
     """Parts without a price of which more must be bought within so many months than are there."""
     load = (1.0 + budget.growth_per_year) ** (np.arange(months) / 12.0)[None, :]
+    count = grown(bill, load, headroom, Shocks.none())
     return [
         line.name
         for line in bill.lines
-        if not line.rented and math.isnan(line.purchase) and units(line.count, load, headroom)[0, -1] > line.owned
+        if not line.rented and math.isnan(line.purchase) and count[line.name][0, -1] > line.owned
     ]
+
+
+def grown(bill: Bill, load: Array, headroom: float, shocks: Shocks) -> dict[str, Array]:
+    """Line -> units month by month, [K, months]: engines by the load, machines by the engines that stand in them.
+
+    Args:
+        bill: The fleet as it stands today.
+        load: [K, months] traffic as a multiple of today's.
+        headroom: What the fleet carries of it as it stands.
+        shocks: Slower engines need more of them.
+    """
+    strained = {line.name: load * _time(line, bill, shocks)[:, None] for line in bill.lines}
+    found = {line.name: units(line.count, strained[line.name], headroom) for line in bill.lines}
+    today = {line.name: line.count for line in bill.lines}
+    for line in bill.lines:
+        if line.holds:
+            now = max(sum(share * today[name] for name, share in room) for room in line.holds)
+            filled = np.zeros_like(load)
+            for room in line.holds:
+                filled = np.maximum(filled, np.sum([share * found[name] for name, share in room], axis=0))
+            # Where watts ask for more machines than cores and cards do, they go on to.
+            thinner = line.count / now if line.count > math.ceil(now - 1e-9) else 1.0
+            needed = np.ceil(filled * thinner - 1e-9)
+            found[line.name] = np.maximum.accumulate(np.maximum(needed, line.count), axis=1)
+    return found
+
+
+def _time(line: Line, bill: Bill, shocks: Shocks) -> Array:
+    """Factor on the times of a line, [K]; a machine's is that of the slowest engine of the fleet."""
+    one = np.ones(len(shocks.traffic))
+    if not line.cores:
+        return shocks.time.get(line.name, one)
+    slowest: Array = np.max([shocks.time.get(other.name, one) for other in bill.lines if not other.cores], axis=0)
+    return slowest
 
 
 def units(line_count: int, load: Array, headroom: float) -> Array:
@@ -142,11 +175,10 @@ def units(line_count: int, load: Array, headroom: float) -> Array:
     return np.maximum.accumulate(np.maximum(needed, line_count), axis=1)
 
 
-def _of_line(line: Line, budget: Budget, load: Array, headroom: float, shocks: Shocks) -> Costs:
-    """One line's purchase, rent, power, cooling, space and spares."""
+def _of_line(line: Line, budget: Budget, load: Array, count: Array, shocks: Shocks) -> Costs:
+    """One line's purchase, rent, power, cooling, space and spares; so many units are there in each month."""
     worlds, months = load.shape
     later = discounts(budget, months)
-    count = units(line.count, load, headroom)
     price = shocks.price.get(line.name, np.ones(worlds))
     zero = np.zeros(worlds)
     if line.rented:
