@@ -37,6 +37,9 @@ ROWS_MAX = 16_384
 WAITING_MAX = 16
 """Parts that may wait for the disk, some 20 MB each; with more, it is slower than what is to be kept."""
 
+AGAIN_S = 1.0
+"""Until a part that could not be written is tried again: a full disk is cleared, a file descriptor comes free."""
+
 JOIN_S = 60.0
 """How long a stop waits for the disk."""
 
@@ -73,6 +76,10 @@ class JournalWriter:
         """Rows given to the writing thread, by table."""
         self._queue: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._error: InputError | None = None
+        """Why nothing more is kept."""
+        self._trouble: InputError | None = None
+        """Why a part waits, while it does."""
+        self._is_closing = threading.Event()
         try:
             self._parts_folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -90,7 +97,7 @@ class JournalWriter:
     @property
     def is_well(self) -> bool:
         """Whether everything could be written so far."""
-        return self._error is None
+        return self._error is None and self._trouble is None
 
     @property
     def is_full(self) -> bool:
@@ -146,7 +153,8 @@ class JournalWriter:
             events: Rows of `policy.events` as one flat array, not changed any more.
         """
         if self._error is None and self._queue.qsize() >= WAITING_MAX:
-            self._error = InputError(f"--journal {self._folder}: the disk is slower than what is to be kept; given up.")
+            text = f"--journal {self._folder}: the disk is slower than what is to be kept; given up."
+            self._error = self._trouble or InputError(text)
             log.error("the journal cannot be written any more: %s", self._error)
         if self._error is not None:
             self._requests, self._stages = [], []
@@ -165,6 +173,7 @@ class JournalWriter:
         """
         self.flush(events)
         self._queue.put(None)
+        self._is_closing.set()
         self._thread.join(JOIN_S)
         if self._error is None and self._thread.is_alive():
             raise InputError(f"--journal {self._folder}: the disk does not take it within {JOIN_S:g} s; not closed.")
@@ -225,22 +234,35 @@ class JournalWriter:
         write_bytes(self._folder / "journal.json", encode_json(head))
 
     def _write_parts(self) -> None:
-        """The writing thread's life. The first failure is kept for `close`; serving goes on."""
+        """The writing thread's life. What cannot be mended is kept for `close`; serving goes on."""
         while (rows := self._queue.get()) is not None:
-            if self._error is not None:
-                continue
             self._parts += 1
             try:
-                for name, columns in TABLES.items():
-                    with replacing(self._parts_folder / f"{name}-{self._parts:06d}.parquet") as path:
-                        frames.write_parquet(_frame(rows[name], columns), path)
-            except InputError as error:
-                self._error = error
-                log.error("the journal cannot be written any more: %s", error)
+                while self._error is None and not self._write_part(rows):
+                    self._is_closing.wait(AGAIN_S)
             except BaseException as error:
                 # Whatever it is: a thread that died silently would leave a journal that looks whole.
                 self._error = self._as_input_error(error)
                 log.exception("the journal cannot be written any more")
+
+    def _write_part(self, rows: dict[str, Any]) -> bool:
+        """Whether it could be written; while the server stops, there is no further attempt."""
+        is_last = self._is_closing.is_set()
+        try:
+            for name, columns in TABLES.items():
+                with replacing(self._parts_folder / f"{name}-{self._parts:06d}.parquet") as path:
+                    frames.write_parquet(_frame(rows[name], columns), path)
+        except InputError as error:
+            if self._trouble is None:
+                log.error("the journal cannot be written now, and is tried again: %s", error)
+            self._trouble = error
+            if is_last:
+                self._error = error
+            return False
+        if self._trouble is not None:
+            log.warning("the journal can be written again")
+            self._trouble = None
+        return True
 
 
 def _frame(rows: "list[tuple[Any, ...]] | array[int]", columns: dict[str, pl.DataType]) -> pl.DataFrame:

@@ -187,3 +187,25 @@ def test_what_a_killed_run_has_written_can_be_read(tmp_path: Path, pipeline) -> 
     assert not left.head.clean
     assert left.requests["tag"].to_list() == left.events["now_ns"].to_list() == [0, 1]
     assert left.requests.schema == journal.REQUEST_COLUMNS
+
+
+def test_what_a_full_disk_did_not_take_is_written_once_it_does(
+    tmp_path, pipeline, caplog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "AGAIN_S", 0.001)
+    failed = threading.Event()
+    log = writing.log.error
+    monkeypatch.setattr(writing.log, "error", lambda *said: (log(*said), failed.set()))
+    writer = JournalWriter(tmp_path, pipeline, None)
+    (tmp_path / "parts").rmdir()
+    (tmp_path / "parts").write_text("in the way")
+    for tag in range(2):
+        writer.add(ended(tag))
+        writer.flush(array("q", [0, tag] + [0] * (EVENT_COLUMNS - 2)))
+    assert failed.wait(20)
+    assert not writer.is_well
+    (tmp_path / "parts").unlink()
+    close(writer, array("q"), 2)
+    assert writer.is_well
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    assert journal.load(tmp_path).requests["tag"].to_list() == [0, 1]
