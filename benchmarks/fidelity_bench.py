@@ -20,9 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
-import msgspec
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from benchmarks import load_average_1m
@@ -33,14 +31,12 @@ from loadslice.app.study_plan import Studied
 from loadslice.app.study_server import ServerError
 from loadslice.backends.probe import usable_cores
 from loadslice.evaluate import fidelity, pace
-from loadslice.profiles.drift import speeds
 from loadslice.profiles.sessions import pool
 from loadslice.sim import simulate
 from loadslice.spec import fidelity as spec
 from loadslice.spec.errors import InputError, OutputError
 from loadslice.spec.fidelity import Fidelity, FigureFidelity, Noise, PlanFidelity, StretchFidelity
 from loadslice.spec.files import stamp
-from loadslice.spec.latency import Drift
 
 TOOLS = ("onnxruntime", "openvino", "numpy", "numba", "polars", "aiohttp", "opencv-python-headless")
 
@@ -50,7 +46,7 @@ STRETCHES = 3
 SEED = 0
 
 
-FULL, QUICK = Lengths(6.0, 3, 2, 9.0, 3), Lengths(4.0, 2, 1, 5.0, 2)
+FULL, QUICK = Lengths(6.0, 3, 9.0, 3), Lengths(4.0, 2, 5.0, 2)
 QUICK_PLANS = ("hybrid", "twins")
 """Starting a server takes as long as a short stretch; the hybrid runs on both engines."""
 
@@ -69,16 +65,8 @@ def play(found: list[Subject], lengths: Lengths, seed: int) -> None:
     """Round by round, plan by plan: rehearse, say what the live run will show, and serve."""
     for number in range(lengths.repeats):
         for subject in found:
-            if subject.kind == "real engines":
-                rehearse(subject, number)
-                predict(subject, found, lengths, seed)
-            elif number == 0:
-                # What twins take is known beforehand; how far their fronts differ, only several rehearsals tell.
-                for turn in range(lengths.rehearsals):
-                    rehearse(subject, turn)
-                predict(subject, found, lengths, seed)
-            else:
-                subject.predictions.append(subject.predictions[0])
+            rehearse(subject, number)
+            predict(subject, found, lengths, seed)
             serve(subject, number)
 
 
@@ -88,26 +76,21 @@ def rehearse(subject: Subject, number: int) -> None:
     studied = Studied(subject.plan, subject.folder / f"rehearsal-{number + 1}", table=subject.profiled)
     keep(subject.profiled, studied.folder, "latency.json")
     traffic = study_rehearsal.at_pace(subject.frame, subject.chosen.speed)
-    rehearsal, said = study_rehearsal.rehearse(studied, subject.inputs, traffic)
-    subject.rehearsals.append(rehearsal)
+    subject.rehearsal, said = study_rehearsal.rehearse(studied, subject.inputs, traffic)
     say(f"rehearsal {number + 1} {subject.plan.name}: {said}")
 
 
 def predict(subject: Subject, found: list[Subject], lengths: Lengths, seed: int) -> None:
-    """Say what the next live run will show: of real engines by the rehearsal just before it."""
+    """Say what the next live run will show, by the rehearsal just before it and what earlier ones say of drift."""
     assert subject.profiled is not None
     assert subject.chosen is not None
+    assert subject.rehearsal is not None
     pipeline = subject.plan.pipeline
-    if subject.kind == "twins":
-        table = study_rehearsal.learn(subject.profiled, pipeline, subject.rehearsals).table
-        subject.table = msgspec.structs.replace(table, drift=_drift(table.drift, [subject], found))
-        how = "as profiled"
-    else:
-        earlier = [one for other in found for one in other.learnt]
-        learnt = study_rehearsal.learn(subject.profiled, pipeline, subject.rehearsals[-1:], earlier)
-        subject.learnt.append(learnt)
-        subject.table = learnt.table
-        how = study_rehearsal.said(learnt, pipeline)
+    # Stages that wait are not as restless as those that compute: neither tells of the other.
+    earlier = [one for other in found if other.kind == subject.kind for one in other.learnt]
+    learnt = study_rehearsal.learn(subject.profiled, pipeline, [subject.rehearsal], earlier)
+    subject.learnt.append(learnt)
+    subject.table = learnt.table
     if subject.played is None:
         subject.played = fidelity.session(
             subject.frame, stretch_s=lengths.stretch_s, speed=subject.chosen.speed, count=STRETCHES
@@ -115,39 +98,8 @@ def predict(subject: Subject, found: list[Subject], lengths: Lengths, seed: int)
     subject.predictions.append(fidelity.predict(subject.played, pipeline, subject.table, seed=seed))
     whole = _whole(subject, subject.predictions[-1:], [])
     said = ", ".join(f"{one.figure} {one.predicted[0]:.4g}" for one in whole.figures if one.predicted[0] is not None)
+    how = study_rehearsal.said(learnt, pipeline)
     say(f"predict {subject.plan.name} at {subject.chosen.speed:g}: {said} ({how})")
-
-
-def _drift(own: Drift | None, alike: list[Subject], found: list[Subject]) -> Drift:
-    """A plan's slow periods, with what is known from all plans of how far the machine's runs differ.
-
-    Args:
-        own: Of the plan's profile.
-        alike: Plans whose engines the machine speeds up and slows down alike, its own among them.
-        found: All plans: what is beside the engines is the same server.
-    """
-    engines, freedom = _spread([speeds(subject.sessions) for subject in alike])
-    fronts = [
-        np.log([np.median(overhead.front.samples or [1.0]) for overhead in subject.rehearsals]) for subject in found
-    ]
-    beside, beside_freedom = _spread(fronts)
-    return Drift(
-        period_ms=own.period_ms if own is not None else 1.0,
-        likeness=own.likeness if own is not None else 0.0,
-        between_runs=engines,
-        overhead_between_runs=None if beside is None else min(1.0, beside),
-        runs=max(2, 1 + max(freedom, beside_freedom)),
-    )
-
-
-def _spread(groups: Sequence[npt.NDArray[np.float64] | None]) -> tuple[float | None, int]:
-    """Standard deviation within groups, pooled over them, and its degrees of freedom."""
-    several = [group for group in groups if group is not None and len(group) > 1]
-    freedom = sum(len(group) - 1 for group in several)
-    if freedom == 0:
-        return None, 0
-    squares = sum(float(np.sum((group - group.mean()) ** 2)) for group in several)
-    return float(np.sqrt(squares / freedom)), freedom
 
 
 def serve(subject: Subject, number: int) -> None:

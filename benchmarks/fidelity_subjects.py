@@ -14,7 +14,7 @@ from loadslice.app.study_folder import Plan
 from loadslice.app.study_rehearsal import Rehearsal
 from loadslice.evaluate import fidelity, pace, payloads
 from loadslice.evaluate.rehearsed import Rehearsed
-from loadslice.spec import latency
+from loadslice.spec import latency, pipeline
 from loadslice.spec.errors import InputError
 from loadslice.spec.fidelity import Noise
 from loadslice.spec.journal import Journal
@@ -32,7 +32,6 @@ class Lengths(NamedTuple):
     profile_s: float
     """Of one session of one plan."""
     sessions: int
-    rehearsals: int
     stretch_s: float
     repeats: int
 
@@ -48,7 +47,8 @@ class Subject:
     frame: pl.DataFrame
     """The whole trace, inputs named."""
     sessions: list[LatencyTable] = field(default_factory=list)
-    rehearsals: list[Rehearsal] = field(default_factory=list)
+    rehearsal: Rehearsal | None = None
+    """The last."""
     profiled: LatencyTable | None = None
     learnt: list[Rehearsed] = field(default_factory=list)
     table: LatencyTable | None = None
@@ -70,9 +70,7 @@ def subjects(out: Path, only: tuple[str, ...]) -> list[Subject]:
     """
     trace = importing.load(TRACE)
     found = []
-    kinds: list[tuple[Plan, Literal["real engines", "twins"]]] = []
-    kinds += [(plan, "real engines") for plan in study_folder.read(EXAMPLE).plans]
-    kinds += [(_twins(), "twins")]
+    kinds = plans()
     names = [plan.name for plan, _ in kinds]
     for name in only:
         if name not in names:
@@ -86,11 +84,11 @@ def subjects(out: Path, only: tuple[str, ...]) -> list[Subject]:
     return found
 
 
-def _twins() -> Plan:
-    from loadslice.spec import pipeline
-
+def plans() -> list[tuple[Plan, Literal["real engines", "twins"]]]:
+    """The example's plans, and the twins."""
     path = TWINS / "pipeline.yaml"
-    return Plan("twins", "Twins", path, pipeline.load(path))
+    twins = Plan("twins", "Twins", path, pipeline.load(path))
+    return [*((plan, "real engines") for plan in study_folder.read(EXAMPLE).plans), (twins, "twins")]
 
 
 def profile(found: list[Subject], lengths: Lengths) -> None:

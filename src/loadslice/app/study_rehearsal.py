@@ -11,7 +11,9 @@ from loadslice.app.ending import interruption
 from loadslice.app.study_plan import Clocks, Studied, clear_journal, send
 from loadslice.app.study_server import ServerError, serving
 from loadslice.evaluate import assemble, compare, pace, payloads
-from loadslice.evaluate.rehearsed import Rehearsed, as_rehearsed, drift
+from loadslice.evaluate.differing import drift
+from loadslice.evaluate.missed import missed
+from loadslice.evaluate.rehearsed import Rehearsed, as_rehearsed
 from loadslice.profiles.drift import Timing, within
 from loadslice.profiles.jobs import Key
 from loadslice.sim.crowding import shared_threads
@@ -43,6 +45,12 @@ class Rehearsal:
     stages: pl.DataFrame
     """The journal's, of the traffic, requests that warmed it up left out."""
     rate_per_s: float
+    arrival: Milliseconds
+    """How much later than the quickest each request reached the core."""
+    sent: pl.DataFrame
+    """The traffic, inputs named."""
+    latencies_ms: compare.Float64s
+    """Of its requests that were completed, those that warmed it up left out."""
 
 
 def rehearse(
@@ -78,24 +86,47 @@ def rehearse(
         raise interruption(run.interrupted_by)
     journal = journals.load(folder / "journal")
     requests = assemble.with_rows(journal.requests)
-    warm = traffic if traffic.height <= WARM_REQUESTS else traffic.slice(WARM_REQUESTS)
-    alone, among = (_of_rows(requests, journal.stages, of) for of in (lone, warm))
-    extra_ms = compare.overhead_ms(requests, among, _latencies_ms(rows))
+    if cpu_ms is None:
+        alone = _of_rows(requests, journal.stages, lone)
+        cpu_ms = max(0.0, 1000 * (used_s - in_engines_s(alone, studied.plan.pipeline)) / lone.height)
+    rehearsal = of_run(requests, journal.stages, rows, traffic, round(cpu_ms, 3))
+    front_ms, way_ms = (np.median(times.samples or [0.0]) for times in (rehearsal.front, rehearsal.handover))
+    found = f"median {front_ms:.2f} ms in the front, {way_ms:.2f} ms hand-over per stage"
+    return rehearsal, f"{len(rehearsal.latencies_ms)} requests: {found}, {cpu_ms:.1f} ms of processor time"
+
+
+def of_run(
+    requests: pl.DataFrame, stages: pl.DataFrame, rows: pl.DataFrame, sent: pl.DataFrame, cpu_ms: float
+) -> Rehearsal:
+    """What a run says of the traffic that it served.
+
+    Args:
+        requests: The journal's, with the client's row in ``row``.
+        stages: The journal's.
+        rows: The client's.
+        sent: The traffic, inputs named; its first requests warm the server up.
+        cpu_ms: Processor time of a request beside its engines.
+
+    Raises:
+        ServerError: None was completed.
+    """
+    warm = sent.slice(_skipped(sent))
+    among = _of_rows(requests, stages, warm)
+    latencies_ms = _latencies_ms(rows.filter(pl.col("row").is_in(warm["row"].implode())))
+    extra_ms = compare.overhead_ms(requests, among, latencies_ms)
     if extra_ms.size == 0:
         reasons = ", ".join(sorted(set(rows["reason"].drop_nulls().to_list())))
         raise ServerError(f"the server completed none of {rows.height} requests: {reasons}")
-    ways_ms = compare.handovers_ms(among)
-    if cpu_ms is None:
-        cpu_ms = max(0.0, 1000 * (used_s - in_engines_s(alone, studied.plan.pipeline)) / lone.height)
-    found = f"median {np.median(extra_ms):.2f} ms in the front, {np.median(ways_ms):.2f} ms hand-over per stage"
-    rehearsal = Rehearsal(
+    return Rehearsal(
         front=_distribution(extra_ms),
-        handover=_distribution(ways_ms),
-        cpu_ms=round(cpu_ms, 3),
+        handover=_distribution(compare.handovers_ms(among)),
+        cpu_ms=cpu_ms,
         stages=among,
         rate_per_s=among["tag"].n_unique() / _span_s(among),
+        arrival=_distribution(compare.arrivals_ms(requests, warm)),
+        sent=sent,
+        latencies_ms=np.array(list(latencies_ms.values())),
     )
-    return rehearsal, f"{extra_ms.size} requests: {found}, {cpu_ms:.1f} ms of processor time"
 
 
 def in_engines_s(stages: pl.DataFrame, pipeline: Pipeline) -> float:
@@ -166,8 +197,15 @@ def learn(
         [one.stages for one in rehearsals],
         float(np.mean([one.rate_per_s for one in rehearsals])),
     )
-    periods = drift([*earlier, found], slow_periods(found) or table.drift)
-    return found._replace(table=msgspec.structs.replace(found.table, drift=periods))
+    periods = slow_periods(found) or table.drift
+    found = _with_drift(found, drift([*earlier, found], periods))
+    off = [missed(one.sent, one.latencies_ms, pipeline, found.table, skip=_skipped(one.sent)) for one in rehearsals]
+    found = found._replace(missed=[one for one in off if one is not None])
+    return _with_drift(found, drift([*earlier, found], periods))
+
+
+def _with_drift(found: Rehearsed, known: Drift | None) -> Rehearsed:
+    return found._replace(table=msgspec.structs.replace(found.table, drift=known))
 
 
 def slow_periods(found: Rehearsed) -> Drift | None:
@@ -187,6 +225,11 @@ def said(found: Rehearsed, pipeline: Pipeline) -> str:
     ratios = [ratio for (stage, _), ratio in found.ratios.items() if stage in models] or list(found.ratios.values())
     company = ", ".join(f"{name} {value:.2f}" for name, value in found.contentions.items())
     return f"models take {min(ratios):.2f} to {max(ratios):.2f} x their profile; contention {company}"
+
+
+def _skipped(traffic: pl.DataFrame) -> int:
+    """How many of its first requests count for nothing."""
+    return WARM_REQUESTS if traffic.height > WARM_REQUESTS else 0
 
 
 def _lone(inputs: payloads.Inputs) -> pl.DataFrame:
@@ -218,12 +261,14 @@ def _latencies_ms(rows: pl.DataFrame) -> dict[int, float]:
 
 def with_overhead(table: LatencyTable, rehearsals: Sequence[Rehearsal]) -> LatencyTable:
     """The same table with time outside the core filled in."""
-    front, handover = (
+    front, handover, arrival = (
         _distribution(np.concatenate([np.array(times.samples, np.float64) for times in found]))
-        for found in ([one.front for one in rehearsals], [one.handover for one in rehearsals])
+        for found in zip(*((one.front, one.handover, one.arrival) for one in rehearsals), strict=True)
     )
     cpu_ms = float(np.mean([one.cpu_ms for one in rehearsals]))
-    return msgspec.structs.replace(table, overhead_ms=front, handover_ms=handover, overhead_cpu_ms=cpu_ms)
+    return msgspec.structs.replace(
+        table, overhead_ms=front, handover_ms=handover, arrival_ms=arrival, overhead_cpu_ms=cpu_ms
+    )
 
 
 def dilated(table: LatencyTable, dilate: float) -> LatencyTable:
@@ -234,6 +279,7 @@ def dilated(table: LatencyTable, dilate: float) -> LatencyTable:
         table,
         overhead_ms=_faster(table.overhead_ms, dilate),
         handover_ms=_faster(table.handover_ms, dilate),
+        arrival_ms=_faster(table.arrival_ms, dilate),
         overhead_cpu_ms=None if table.overhead_cpu_ms is None else table.overhead_cpu_ms / dilate,
     )
 

@@ -223,6 +223,11 @@ def test_an_engine_of_several_threads_counts_for_all_of_them_and_one_elsewhere_f
     assert study_rehearsal.in_engines_s(rows, pipeline) == pytest.approx(0.1 + 4 * 0.1)
 
 
+def rehearsed(front: Milliseconds, handover: Milliseconds, cpu_ms: float) -> study_rehearsal.Rehearsal:
+    nothing = pl.DataFrame()
+    return study_rehearsal.Rehearsal(front, handover, cpu_ms, nothing, 1.0, front, nothing, np.zeros(0))
+
+
 def test_a_plan_on_an_emulated_device_keeps_its_sheets_times_and_a_dilated_front_looks_faster() -> None:
     pipeline = Pipeline(
         version=1,
@@ -232,7 +237,7 @@ def test_a_plan_on_an_emulated_device_keeps_its_sheets_times_and_a_dilated_front
     )
     entry = Entry(variant="v", engine="npu", batch=1, latency_ms=Milliseconds(p50=5.0), basis="emulated")
     front, handover = Milliseconds(samples=[2.0]), Milliseconds(samples=[0.4])
-    rehearsal = study_rehearsal.Rehearsal(front, handover, 6.0, pl.DataFrame(), 1.0)
+    rehearsal = rehearsed(front, handover, 6.0)
     learnt = study_rehearsal.learn(LatencyTable(entries=[entry]), pipeline, [rehearsal])
     assert learnt.table.entries == [entry]
     slow = study_rehearsal.dilated(learnt.table, 20.0)
@@ -251,7 +256,7 @@ def test_what_a_plan_with_emulated_devices_used_is_not_taken_for_the_front_of_th
     def rehearse(_: Any, __: Any, ___: Any, cpu_ms: float | None) -> tuple[study_rehearsal.Rehearsal, str]:
         asked.append(cpu_ms)
         times = Milliseconds(samples=[1.0])
-        return study_rehearsal.Rehearsal(times, times, float(len(asked)), pl.DataFrame(), 1.0), ""
+        return rehearsed(times, times, float(len(asked))), ""
 
     def plan(backend: str) -> Any:
         engine = Engine(backend=backend, device="rk3588-npu" if backend == "twin" else None)

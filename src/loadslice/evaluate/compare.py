@@ -238,6 +238,21 @@ def overhead_ms(requests: pl.DataFrame, stages: pl.DataFrame, client_ms: Mapping
     return extra_ms
 
 
+def arrivals_ms(requests: pl.DataFrame, sent: pl.DataFrame) -> Float64s:
+    """How much later than the quickest each request reached the core; how late that one was, two clocks do not say.
+
+    Args:
+        requests: A live journal's, with the client's row in ``row``.
+        sent: ``row`` and ``arrival_s``, when each was due.
+
+    Returns:
+        [requests that both know], milliseconds.
+    """
+    both = sent.join(requests.select("row", "arrival_ns"), on="row", how="inner")
+    late_ms: Float64s = both["arrival_ns"].to_numpy() / 1e6 - 1000 * both["arrival_s"].to_numpy()
+    return late_ms - late_ms.min() if late_ms.size else late_ms
+
+
 def _mean_ms(column: pl.Series) -> float | None:
     known = column.drop_nulls().to_numpy()
     return float(known.mean()) / 1e6 if known.size else None

@@ -50,6 +50,8 @@ class Prediction(NamedTuple):
     """Means over one replica: ``stage``, ``queue_ms``, ``service_ms``."""
     busy: float
     """Utilisation of the busiest engine in one replica, 0 to 1."""
+    wider: float = 1.0
+    """How many times as wide as replicas make it an interval is, by how far off rehearsals were predicted."""
 
 
 def session(frame: pl.DataFrame, *, stretch_s: float, speed: float, count: int) -> Session:
@@ -89,7 +91,7 @@ def predict(
         _of_simulation(simulate.run(replicas.in_run(prepared, number), seed=number), played) for number in seeds
     ]
     busy = max(engine.utilisation for engine in simulate.summarise(first).engines.values())
-    return Prediction(typical, drifting, _stages_of_simulation(first), busy)
+    return Prediction(typical, drifting, _stages_of_simulation(first), busy, replicas.wider(latency.drift))
 
 
 def _of_simulation(run: simulate.Run, played: Session) -> Seen:
@@ -163,6 +165,7 @@ def stretch(
                 [[run[figure] for run in one] for one in typical],
                 [[run[figure] for run in one] for one in drifting],
                 [run[figure] for run in measured],
+                [one.wider for one in predictions],
             )
             for figure in FIGURES
         ],
@@ -191,9 +194,11 @@ Values = list[float | None]
 """One figure of several runs."""
 
 
-def _compared(figure: str, typical: list[Values], drifting: list[Values], measured: Values) -> FigureFidelity:
+def _compared(
+    figure: str, typical: list[Values], drifting: list[Values], measured: Values, wider: list[float]
+) -> FigureFidelity:
     predicted = [_mean(values) for values in typical]
-    intervals = [_interval(values) for values in drifting]
+    intervals = [_interval(values, by) for values, by in zip(drifting, wider, strict=True)]
     mean = _mean(measured)
     # Rates of errors are compared in points, for a share of next to nothing has no meaning.
     unit = 0.01 if figure == "error rate" else (mean or 0.0) / 100
@@ -223,11 +228,11 @@ def _mean(values: Values) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _interval(values: Values) -> Interval | None:
+def _interval(values: Values, by: float) -> Interval | None:
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return None
-    low, high = replicas.interval(known)
+    low, high = replicas.interval(known, by)
     return Interval(low=low, high=high)
 
 

@@ -31,7 +31,7 @@ class Prediction:
     """Figure -> mean over replicas; percentiles in ms, ``throughput`` per second, ``error rate`` as a share."""
     intervals: dict[str, Interval]
     """Figure -> where one more run falls 95 times in 100, by replicas; each on a machine as fast as it happens to be,
-    where the profile knows how far runs differ."""
+    where the profile knows how far runs differ, and wider by as much as rehearsals missed their predictions."""
     latencies_ms: npt.NDArray[np.float64]
     """Completed requests of all replicas together."""
     requests: pl.DataFrame
@@ -70,21 +70,22 @@ def predict(
     pooled = [simulate.latency_ms(run) for run in runs]
     samples = _samples(runs)
     spread = samples
-    if prepared.service.between_runs.any():
+    if sim_replicas.differ(prepared):
         seeds = range(seed, seed + replicas)
         spread = _samples([simulate.run(sim_replicas.in_run(prepared, number), seed=number) for number in seeds])
+    by = sim_replicas.wider(latency.drift)
     return Prediction(
         simulation=simulate.summarise(first, wall_s=wall_s, cpu_s=cpu_s, stamp=made),
         figures={name: float(np.mean(values)) for name, values in samples.items()},
-        intervals={name: _interval(values) for name, values in spread.items()},
+        intervals={name: _interval(values, by) for name, values in spread.items()},
         latencies_ms=np.concatenate(pooled),
         requests=sim_journal.requests(first),
         stages=sim_journal.stages(first),
     )
 
 
-def _interval(values: list[float]) -> Interval:
-    low, high = sim_replicas.interval(values) if len(values) > 1 else (values[0], values[0])
+def _interval(values: list[float], by: float) -> Interval:
+    low, high = sim_replicas.interval(values, by) if len(values) > 1 else (values[0], values[0])
     return Interval(low=low, high=high)
 
 

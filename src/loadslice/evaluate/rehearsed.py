@@ -24,7 +24,7 @@ from loadslice.evaluate.company import CONTENTIONS, Passages, passages
 from loadslice.policy.estimate import typical_ms
 from loadslice.sim.crowding import measured_crowding
 from loadslice.sim.service import Service, lower_service
-from loadslice.spec.latency import Drift, Entry, LatencyTable, Milliseconds, Pooled
+from loadslice.spec.latency import Entry, LatencyTable, Milliseconds, Pooled
 from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.twin import twins
 
@@ -38,10 +38,10 @@ PASSAGES_MIN = 10
 """A stage with fewer on an engine takes level and shape from all of that engine's."""
 BLOCK_S = 2.0
 """As long as the slow periods that were seen, and short enough for some blocks in a rehearsal."""
-BLOCKS_ALIKE = 0.25
-"""Correlation of neighbouring blocks, mean over eight runs of the OCR example; means of alike blocks spread wider."""
 BLOCK_WORK_MIN = 0.2
 """A block with less work than this share of the fullest says nothing about speed."""
+WAY_STRAY_MAX = 20
+"""Usual ways; a longer one was held up, and says little about how long ways are in its block."""
 WAY_SHARE_MAX = 0.5
 """A way that is shorter than others takes at most so much off the work of a very short stage."""
 SAMPLES = 64
@@ -67,9 +67,15 @@ class Rehearsed(NamedTuple):
     contentions: dict[str, float]
     """Engine -> slow-down in full company."""
     blocks: list[Float64s]
-    """Of each rehearsal, the logarithm of each block's time per unit of work; 0: as in all of them together."""
+    """Of each rehearsal, the logarithm of each block's time per unit of work; 0: as in all of them together
+    (`loadslice.evaluate.differing` makes of them how far runs differ)."""
     passages: list[Passage]
     """Of the last rehearsal, by stage and engine."""
+    beside: Sequence[Float64s] = ()
+    """As ``blocks``, of the way to workers and back."""
+    missed: Sequence[float] = ()
+    """Of each rehearsal that was predicted afterwards, the mean square of how far it lay from that prediction
+    (`loadslice.evaluate.missed`)."""
 
 
 def as_rehearsed(
@@ -100,6 +106,7 @@ def as_rehearsed(
         levels.contention,
         [levels.blocks(run) for run in runs],
         list(levels.passages(runs[-1])) if runs else [],
+        [levels.ways(run) for run in runs],
     )
 
 
@@ -195,18 +202,22 @@ class _Levels:
 
     def blocks(self, run: Sequence[Passages]) -> Float64s:
         """Logarithm of the time per unit of work in each block of a run."""
-        if not run:
+        found = list(self._known(run))
+        known = [~np.isnan(levels_ms) for _, _, levels_ms in found]
+        return _speeds(
+            _joined(own.middle_s[kept] for (own, _, _), kept in zip(found, known, strict=True)),
+            _joined(alone_ms[kept] for (_, alone_ms, _), kept in zip(found, known, strict=True)),
+            _joined(levels_ms[kept] for (_, _, levels_ms), kept in zip(found, known, strict=True)),
+        )
+
+    def ways(self, run: Sequence[Passages]) -> Float64s:
+        """The same of the way to workers and back; one that was held up counts as `WAY_STRAY_MAX` usual ones."""
+        ways_ms = _joined(own.way_ms / own.slower(self.contention[own.engine]) for own in run)
+        usual_ms = float(np.median(self._ways)) if self._ways.size else 0.0
+        if usual_ms == 0.0:
             return np.zeros(0)
-        began_s = min(float(own.middle_s.min()) for own in run)
-        took_ms, work_ms = np.zeros((2, 1 + int((max(float(own.middle_s.max()) for own in run) - began_s) / BLOCK_S)))
-        for own, alone_ms, levels_ms in self._known(run):
-            block = ((own.middle_s - began_s) / BLOCK_S).astype(np.int64)
-            known = ~np.isnan(levels_ms)
-            np.add.at(took_ms, block[known], alone_ms[known])
-            np.add.at(work_ms, block[known], levels_ms[known])
-        busy = work_ms > BLOCK_WORK_MIN * work_ms.max()
-        speeds: Float64s = np.log(took_ms[busy] / work_ms[busy])
-        return speeds
+        took_ms = np.minimum(ways_ms, WAY_STRAY_MAX * usual_ms)
+        return _speeds(_joined(own.middle_s for own in run), took_ms, np.full(len(took_ms), usual_ms))
 
     def passages(self, run: Sequence[Passages]) -> Iterator[Passage]:
         """Of models whose kind of work was profiled."""
@@ -304,6 +315,27 @@ class _Levels:
         return centred
 
 
+def _joined(parts: Iterator[Float64s]) -> Float64s:
+    return np.concatenate([np.zeros(0), *parts])
+
+
+def _speeds(middle_s: Float64s, took: Float64s, work: Float64s) -> Float64s:
+    """Logarithm of what was taken per unit of work in each block of a run that had enough of it, [blocks].
+
+    Args:
+        middle_s: When, [n].
+        took: Time taken, [n].
+        work: What it would take by the mean of all, [n].
+    """
+    if not middle_s.size:
+        return np.zeros(0)
+    block = ((middle_s - middle_s.min()) / BLOCK_S).astype(np.int64)
+    took_in, work_in = np.bincount(block, took), np.bincount(block, work)
+    busy = work_in > BLOCK_WORK_MIN * work_in.max()
+    speeds: Float64s = np.log(took_in[busy] / work_in[busy])
+    return speeds
+
+
 _EVENLY = (np.arange(SAMPLES) + 0.5) / SAMPLES
 
 
@@ -314,42 +346,3 @@ def _mean_ms(times: Milliseconds) -> float:
 def _milliseconds(times_ms: Float64s) -> Milliseconds:
     p50, p90, p99 = (round(float(value), 4) for value in np.quantile(times_ms, (0.5, 0.9, 0.99)))
     return Milliseconds(p50=p50, p90=p90, p99=p99, samples=[round(float(value), 4) for value in times_ms])
-
-
-def drift(found: Sequence[Rehearsed], known: Drift | None) -> Drift | None:
-    """How far the next run of a plan may lie from what its rehearsals found.
-
-    A run is as fast as its blocks are on average: with ``m`` blocks of deviation ``s``, whole runs deviate by
-    ``s / sqrt(m)``, times ``sqrt((1 + r) / (1 - r))`` where neighbouring blocks correlate by ``r`` (means of a
-    first-order autoregression). Where plans were rehearsed several times, the runs' own spread says it directly and
-    knows of drift over minutes as well; the wider of the two counts.
-
-    How restless the machine is, all plans say together; what a plan's times are a mean of, its own rehearsals alone
-    (`Drift.level_runs`). In histories drawn by chance, of one plan or several and one rehearsal of each or several,
-    94.5 to 95.1 % of next runs lie within what is made of this as their 95 % interval; where a plan was rehearsed four
-    times and runs differ no more than their blocks say, 98 %, because the wider counts.
-
-    Args:
-        found: Of plans on this machine, the one that is predicted last.
-        known: From the profile; its slow periods are kept.
-
-    Returns:
-        ``known`` where the rehearsals were too short to tell.
-    """
-    blocks = [run for plan in found for run in plan.blocks if len(run) > 1]
-    freedom = sum(len(run) - 1 for run in blocks)
-    if freedom < 1:
-        return known
-    deviation = math.sqrt(sum(float(np.sum((run - run.mean()) ** 2)) for run in blocks) / freedom)
-    alike = math.sqrt((1 + BLOCKS_ALIKE) / (1 - BLOCKS_ALIKE))
-    spread = alike * deviation / math.sqrt(float(np.mean([len(run) for run in blocks])))
-    runs = [np.array([run.mean() for run in plan.blocks if len(run)]) for plan in found]
-    between = sum(len(means) - 1 for means in runs if len(means) > 1)
-    if between:
-        squares = sum(float(np.sum((means - means.mean()) ** 2)) for means in runs if len(means) > 1)
-        if math.sqrt(squares / between) > spread:
-            spread, freedom = math.sqrt(squares / between), between
-    base = known or Drift(period_ms=1000 * BLOCK_S, likeness=0.0)
-    return msgspec.structs.replace(
-        base, between_runs=round(min(spread, 1.0), 5), runs=freedom + 1, level_runs=max(1, len(runs[-1]))
-    )

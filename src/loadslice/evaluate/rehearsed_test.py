@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 
 from loadslice.evaluate.company import passages
-from loadslice.evaluate.rehearsed import BLOCK_S, BLOCKS_ALIKE, Rehearsed, as_rehearsed, drift
+from loadslice.evaluate.differing import BLOCKS_ALIKE, drift
+from loadslice.evaluate.rehearsed import BLOCK_S, Rehearsed, as_rehearsed
 from loadslice.sim import journal as sim_journal
 from loadslice.sim import simulate
 from loadslice.sim.service import lower_service

@@ -27,6 +27,8 @@ class Prepared(NamedTuple):
     energy: energy.Energy
     traffic: Traffic
     overhead: Milliseconds | None
+    late: Milliseconds | None
+    """How much later than the quickest a request reaches the core, in runs that differ"""
     faults: Int64s
     behaviour: Behaviour
     warnings: list[str]

@@ -9,13 +9,21 @@ from numpy.typing import NDArray
 
 from loadslice.sim import simulate
 from loadslice.sim.course import Prepared
-from loadslice.sim.draws import t_95
+from loadslice.sim.draws import NORMAL_95, t_95
 from loadslice.sim.model_error import of_draw
 from loadslice.sim.service import of_run, quantile_function
-from loadslice.spec.latency import LatencyTable, Milliseconds
+from loadslice.spec.latency import Drift, LatencyTable, Milliseconds
 from loadslice.spec.simulation import Simulation
 
 _NS_PER_MS = 1_000_000
+
+_ARRIVALS = 0xA441
+"""Keeps the draws of how late requests reach the core apart from every other draw of the same seed."""
+
+BELIEVED = 4
+"""As many figures of rehearsals the simulator's own draws count for, before any rehearsal was predicted."""
+FIGURES_PER_RUN = 2
+"""P50, P95 and P99 of one run go up and down together: three of them say as much as two that do not."""
 
 Interval = tuple[float, float]
 
@@ -34,30 +42,51 @@ def run(
     Returns:
         A run at the machine's typical speed, and for each figure (``latency_ms.p50``, ...) the interval that holds one
         more run 19 times of 20: mean +- t * s * sqrt(1 + 1/n). It knows what the model draws, the machine's drift from
-        run to run among it where the profile holds that; not what the model leaves out. Where modelled times may be
-        off by factors, so may times and energy, and their interval is that of their logarithms.
+        run to run among it where the profile holds that; and what the model leaves out, as far as rehearsals missed
+        their predictions (`wider`). Where modelled times may be off by factors, so may times and energy, and their
+        interval is that of their logarithms.
     """
     first = simulate.run(prepared, seed=seed)
+    by = wider(latency.drift) if latency is not None else 1.0
     by_factors = latency is not None and any(entry.error is not None for entry in latency.entries)
     figures = []
     for number in range(seed, seed + replicas):
         machine = prepared if latency is None else of_draw(prepared, latency, number)
         figures.append(dict(_figures(simulate.summarise(simulate.run(in_run(machine, number), seed=number)))))
     known = [name for name in figures[0] if all(name in other for other in figures)]
-    return first, {name: _interval(name, [other[name] for other in figures], by_factors) for name in known}
+    return first, {name: _interval(name, [other[name] for other in figures], by_factors, by) for name in known}
 
 
-def _interval(name: str, values: list[float], by_factors: bool) -> Interval:
+def _interval(name: str, values: list[float], by_factors: bool, by: float) -> Interval:
     if by_factors and name.startswith(("latency_ms", "energy_j")) and min(values) > 0:
-        low, high = _around(np.log(values))
+        low, high = _around(np.log(values), by)
         return math.exp(low), math.exp(high)
-    return interval(values)
+    return interval(values, by)
 
 
 def in_run(prepared: Prepared, seed: int) -> Prepared:
-    """The same machine in one of its runs, where the profile knows how far they differ."""
+    """The same machine in one of its runs, its requests unevenly late, where the profile knows how far runs differ."""
     service, longer = of_run(prepared.service, seed)
-    return prepared._replace(service=service, overhead=_scaled(prepared.overhead, longer))
+    return _unevenly_late(prepared._replace(service=service, overhead=_scaled(prepared.overhead, longer)), seed)
+
+
+def differ(prepared: Prepared) -> bool:
+    """Whether runs of this machine differ in more than what is drawn in each."""
+    return bool(prepared.service.between_runs.any()) or prepared.late is not None
+
+
+def _unevenly_late(prepared: Prepared, seed: int) -> Prepared:
+    """Requests reach the core in the order in which they were sent, one that is late before the next.
+
+    What that costs a request is in ``overhead`` already: latency counts from when it is seen.
+    """
+    if prepared.late is None:
+        return prepared
+    arrival_ns = prepared.traffic.arrival_ns
+    drawn = np.random.default_rng([seed, _ARRIVALS]).random(len(arrival_ns))
+    grid_ns = quantile_function(prepared.late)
+    late_ns = np.interp(drawn, np.linspace(0.0, 1.0, len(grid_ns)), grid_ns).astype(np.int64)
+    return prepared._replace(traffic=prepared.traffic._replace(arrival_ns=np.maximum.accumulate(arrival_ns + late_ns)))
 
 
 def _scaled(times: Milliseconds | None, factor: float) -> Milliseconds | None:
@@ -67,14 +96,48 @@ def _scaled(times: Milliseconds | None, factor: float) -> Milliseconds | None:
     return Milliseconds(samples=grid_ms.tolist())
 
 
-def interval(values: list[float]) -> Interval:
-    """95 % prediction interval of one more value; never below 0."""
-    low, high = _around(np.array(values))
+def wider(drift: Drift | None) -> float:
+    """How many times as wide an interval must be as replicas alone make it, by how far off rehearsals were predicted.
+
+    The variance that the simulator leaves out is a multiple of the one it draws. Before any rehearsal that multiple is
+    believed to be 1 with the weight of `BELIEVED` figures (a scaled inverse chi-square); after them one more run is
+    Student's t around its prediction, with ``BELIEVED + FIGURES_PER_RUN * runs`` degrees of freedom (Gelman et al.,
+    Bayesian Data Analysis, sec. 2.6).
+
+    Args:
+        drift: Of a latency table; one that no rehearsal was predicted from leaves intervals as they are.
+    """
+    if drift is None or drift.misses is None or drift.missed_runs is None:
+        return 1.0
+    seen = FIGURES_PER_RUN * drift.missed_runs
+    multiple = (BELIEVED + seen * drift.misses**2) / (BELIEVED + seen)
+    return t_95(BELIEVED + seen) / NORMAL_95 * math.sqrt(multiple)
+
+
+def interval(values: list[float], by: float = 1.0) -> Interval:
+    """95 % prediction interval of one more value; never below 0.
+
+    Args:
+        values: Of several runs, at least 2.
+        by: From `wider`.
+    """
+    low, high = _around(np.array(values), by)
     return max(0.0, low), high
 
 
-def _around(values: NDArray[np.float64]) -> Interval:
-    half = t_95(len(values) - 1) * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values))
+def deviations(value: float, values: list[float]) -> float:
+    """How many of their standard deviations ``value`` is from the mean of the runs, as a prediction of one more.
+
+    Args:
+        value: Any.
+        values: Of several runs, at least 2; all alike: 0 where it was met and infinity else.
+    """
+    off, spread = value - float(np.mean(values)), float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values))
+    return off / spread if spread > 0 else math.copysign(math.inf, off) if off else 0.0
+
+
+def _around(values: NDArray[np.float64], by: float) -> Interval:
+    half = by * t_95(len(values) - 1) * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values))
     mean = float(np.mean(values))
     return mean - half, mean + half
 

@@ -111,6 +111,7 @@ def _prepare(
         lowered,
         NO_TRAFFIC,
         latency.overhead_ms,
+        latency.arrival_ms,
         lower_faults(faults or [], pipeline),
         lower_clients(clients),
         warnings,

@@ -150,8 +150,16 @@ class Drift(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Runs that these spreads were found from; few make the interval of a prediction wider."""
     level_runs: int | None = None
     """Runs that the times themselves are a mean of; ``None``: as many as ``runs``."""
+    misses: float | None = None
+    """Root mean square of how many standard deviations of its replicas a rehearsal's P50, P95 and P99 lay from their
+    prediction, over all rehearsals; ``None``: none was predicted, and replicas differ as far as runs do."""
+    missed_runs: int | None = None
+    """Rehearsals that ``misses`` is of."""
     basis: Basis = "measured"
 
+
+MISSES_MAX = 10.0
+"""Standard deviations; a rehearsal that lay further off counts as this much."""
 
 OTHERS = "other_processes_cpu_pct"
 """Where a table's stamp says, beside its machine, how much of the processors others took while it was measured."""
@@ -169,6 +177,9 @@ class LatencyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Time a request spends outside all stages (socket, parsing, reply), measured; ``None``: taken as 0."""
     handover_ms: Milliseconds | None = None
     """Time a batch holds its slot beside its service (the way to the worker and back), measured; ``None``: 0."""
+    arrival_ms: Milliseconds | None = None
+    """How much later than the quickest a request reaches the core, part of ``overhead_ms``, measured; ``None``: all are
+    as quick. Replicas differ in it, for who comes first may decide where requests go."""
     overhead_cpu_ms: float | None = None
     """Processor time a request costs beside its stages (front, hand-over, load generator), measured; ``None``: 0."""
     drift: Drift | None = None
@@ -242,7 +253,8 @@ def _check_error(entry: Entry, error: ModelError, place: str) -> None:
 
 def _check_rest(table: LatencyTable, path: Path) -> None:
     """What a table says beside its entries."""
-    for key, times in (("overhead_ms", table.overhead_ms), ("handover_ms", table.handover_ms)):
+    for key in ("overhead_ms", "handover_ms", "arrival_ms"):
+        times: Milliseconds | None = getattr(table, key)
         if times is not None:
             _check(times, f"{path}: {key}")
     if table.overhead_cpu_ms is not None and not 0 <= table.overhead_cpu_ms < math.inf:
@@ -266,6 +278,11 @@ def _check_rest(table: LatencyTable, path: Path) -> None:
         raise InputError(f"{path}: drift.runs: {drift.runs} run cannot differ from itself; at least 2.")
     if drift.level_runs is not None and drift.level_runs < 1:
         raise InputError(f"{path}: drift.level_runs: {drift.level_runs} runs have no mean; at least 1.")
+    if drift.misses is not None and not (0 <= drift.misses <= MISSES_MAX and (drift.missed_runs or 0) >= 1):
+        raise InputError(
+            f"{path}: drift.misses: {drift.misses:g} of {drift.missed_runs or 0} rehearsals; it must be from 0 to "
+            f"{MISSES_MAX:g}, of at least one."
+        )
 
 
 def _check(times: Milliseconds, place: str) -> None:
