@@ -106,12 +106,7 @@ def _plan(
     said, advantage, why = verdict(fleets, threads, currency)
     inputs = {"trace": asked.trace, "language": asked.language, "profile": asked.profile, "prices": asked.prices}
     return LanguagePlan(
-        stamp=stamp(
-            SCHEMA,
-            inputs={name: path for name, path in inputs.items() if path is not None},
-            seed=asked.seed,
-            tools=TOOLS,
-        ),
+        stamp=stamp(SCHEMA, inputs=inputs, seed=asked.seed, tools=TOOLS),
         first_token_ms=asked.first_token_ms,
         between_tokens_ms=asked.between_tokens_ms,
         quantile=asked.quantile,

@@ -65,12 +65,7 @@ def simulate_language(asked: Asked) -> None:
     taken_s = max(1e-9, time.process_time() - began_s)
     inputs = {"trace": asked.trace, "language": asked.language, "profile": asked.profile, "faults": asked.faults}
     report = LanguageReport(
-        stamp=stamp(
-            SCHEMA,
-            inputs={name: path for name, path in inputs.items() if path is not None},
-            seed=asked.seed,
-            tools=TOOLS,
-        ),
+        stamp=stamp(SCHEMA, inputs=inputs, seed=asked.seed, tools=TOOLS),
         seed=asked.seed,
         replicas=asked.replicas,
         speed=asked.speed,

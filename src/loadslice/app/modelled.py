@@ -62,7 +62,7 @@ def table(
             for entry in _of_model(path, _part(device, threads), path.stem, engine or device.name, ask)
         ]
     merged = modelled.with_modelled(before, found)
-    inputs = {"model": resolve_model(target, Path.cwd())} | ({"profile": measured} if measured is not None else {})
+    inputs = {"model": resolve_model(target, Path.cwd()), "profile": measured}
     stamped = before.stamp if before is not None and before.stamp is not None else stamp("latency/1", inputs=inputs)
     return LatencyTable(
         entries=merged.entries,

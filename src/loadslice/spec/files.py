@@ -7,7 +7,7 @@ import os
 import platform
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -274,7 +274,7 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True):
 def stamp(
     schema: str,
     *,
-    inputs: dict[str, Path] | None = None,
+    inputs: Mapping[str, Path | None] | None = None,
     seed: int | None = None,
     tools: tuple[str, ...] = (),
 ) -> Stamp:
@@ -282,7 +282,7 @@ def stamp(
 
     Args:
         schema: ``name/version``.
-        inputs: Name -> file; each is hashed.
+        inputs: Name -> file, each of which is hashed; ``None``: it was not given, and is left out.
         seed: What random draws started from, if any were made.
         tools: Installed distributions to name; an absent one is left out.
     """
@@ -293,7 +293,7 @@ def stamp(
     return Stamp(
         schema=schema,
         loadslice=metadata.version("loadslice"),
-        inputs={name: sha256_file(path) for name, path in (inputs or {}).items()},
+        inputs={name: sha256_file(path) for name, path in (inputs or {}).items() if path is not None},
         seed=seed,
         tools=versions,
         machine={

@@ -47,12 +47,9 @@ def command(
     else:
         parts = diagnose_run.of_path(Path(source), budget)
         kind = "journal" if (Path(source) / "journal.json").is_file() else "folder"
-    inputs = {}
     if pipeline is not None:
         parts.append(diagnose_run.of_pipeline(pipeline))
-        inputs["pipeline"] = pipeline
-    if budget is not None:
-        inputs["budget"] = budget
+    inputs = {"pipeline": pipeline, "budget": budget}
     found = diagnose_run.conclude(source, kind, parts)
     found = msgspec.structs.replace(found, stamp=stamp(diagnosis.SCHEMA, inputs=inputs, tools=("numpy", "polars")))
     keep(found, out, "diagnosis.json")

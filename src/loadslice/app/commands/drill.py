@@ -82,8 +82,8 @@ def command(
     _require_names(pipelines, [field.name for field in fields])
     with guests():
         report = drill_run.hold(fields, drills)
-    files = {f"pipeline {field.name}": field.path for field in fields}
-    made = stamp(SCHEMA, inputs=files | ({"profile": profile} if profile else {}), seed=seed, tools=("numba", "numpy"))
+    files = {f"pipeline {field.name}": field.path for field in fields} | {"profile": profile}
+    made = stamp(SCHEMA, inputs=files, seed=seed, tools=("numba", "numpy"))
     report = msgspec.structs.replace(report, stamp=made)
     keep(report, out, "drills.json")
     emit(report, as_json=as_json, text=lambda: _lines(report))

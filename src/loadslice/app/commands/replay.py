@@ -114,11 +114,7 @@ def command(
         length=stretch.height, label="answers", file=sys.stderr, hidden=not sys.stderr.isatty()
     ) as bar:
         rows, run = replaying.replay(stretch, bodies, where, limits, dilate=dilate, on_answer=lambda _: bar.update(1))
-    named = {"trace": trace} | {
-        name: path
-        for name, path in (("pipeline", pipeline), ("profile", profile), ("inputs", bodies.source))
-        if path is not None
-    }
+    named = {"trace": trace, "pipeline": pipeline, "profile": profile, "inputs": bodies.source}
     document = replaying.summarise(
         rows,
         run,

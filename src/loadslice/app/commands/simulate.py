@@ -130,8 +130,13 @@ def command(
     check_folder(out)
     check_folder(journal)
     simulated = _in_parts(asked) or _whole(asked)
-    inputs = {"trace": trace, "pipeline": pipeline_path, "profile": profile_path}
-    inputs |= {name: path for name, path in (("faults", faults_path), ("clients", clients_path)) if path}
+    inputs = {
+        "trace": trace,
+        "pipeline": pipeline_path,
+        "profile": profile_path,
+        "faults": faults_path,
+        "clients": clients_path,
+    }
     result = _summarise(simulated, stamp("simulation/1", inputs=inputs, seed=seed, tools=("numba", "numpy")))
     if journal is not None:
         from loadslice.sim import journal as sim_journal

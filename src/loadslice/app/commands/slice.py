@@ -151,7 +151,7 @@ def command(
         plan = write_pipeline(opened, machine, plan, named, out, seed)
     if out is not None and plan.splits:
         plan = write_shared(opened, plan, out, seed)
-    files = {"model": opened.path} | ({"times": times} if times is not None else {})
+    files = {"model": opened.path, "times": times}
     plan = msgspec.structs.replace(
         plan, stamp=stamp(SCHEMA, inputs=files, seed=seed, tools=("scipy", "ortools", "onnx", "onnxruntime"))
     )
