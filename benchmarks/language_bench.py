@@ -224,9 +224,11 @@ FIGURES: dict[str, Callable[[Way], float]] = {
     "between_p50": lambda way: float(np.quantile(np.concatenate(way.gaps_ms), 0.5)),
     "between_p99": lambda way: float(np.quantile(np.concatenate(way.gaps_ms), 0.99)),
 }
-COST, SPLIT = "split, cost", "split, always"
-WHOLE, CHUNKS = "two shared, whole prompts", "two shared, chunks of 64"
-JOINED, JOINED_CHUNKS = "one on all cores, whole prompts", "one on all cores, chunks of 64"
+STEP_MS = 40.0
+"""Three steps of one sequence alone: what a step may take in the ways that keep steps short."""
+COST, COST_SHORT, SPLIT = "split, cost", "split, cost, short steps", "split, always"
+WHOLE, CHUNKS, SHORT = "two shared, whole prompts", "two shared, chunks of 64", "two shared, short steps"
+JOINED, JOINED_SHORT = "one on all cores, whole prompts", "one on all cores, short steps"
 
 
 def ways() -> dict[str, Language]:
@@ -234,26 +236,33 @@ def ways() -> dict[str, Language]:
     prompts_threads, answers_threads = MIX_THREADS
     one = chat().engines["decode"]
 
-    def split(policy: RouterPolicy) -> Language:
+    def split(policy: RouterPolicy, step_ms_max: float | None = None) -> Language:
         said = chat(policy)
-        threads = {"prefill": prompts_threads, "decode": answers_threads}
-        engines = {name: msgspec.structs.replace(said.engines[name], threads=threads[name]) for name in said.engines}
+        engines = {
+            "prefill": msgspec.structs.replace(said.engines["prefill"], threads=prompts_threads),
+            "decode": msgspec.structs.replace(one, threads=answers_threads, step_ms_max=step_ms_max),
+        }
         return msgspec.structs.replace(said, engines=engines)
 
-    def shared(*threads: int, whole: bool) -> Language:
-        kind = msgspec.structs.replace(one, chunk=None, step_tokens=2048) if whole else one
+    def shared(*threads: int, **changes: float | None) -> Language:
+        kind = msgspec.structs.replace(one, **changes)
         engines = {
             f"shared-{number}": msgspec.structs.replace(kind, threads=each) for number, each in enumerate(threads)
         }
         return chat(engines=engines, links=[])
 
+    whole: dict[str, float | None] = {"chunk": None, "step_tokens": 2048}
+    short = whole | {"step_ms_max": STEP_MS}
+    joined = min(usable_cores(), sum(MIX_THREADS))
     return {
         COST: split("cost"),
+        COST_SHORT: split("cost", STEP_MS),
         SPLIT: split("always-remote"),
-        WHOLE: shared(prompts_threads, answers_threads, whole=True),
-        CHUNKS: shared(prompts_threads, answers_threads, whole=False),
-        JOINED: shared(min(usable_cores(), sum(MIX_THREADS)), whole=True),
-        JOINED_CHUNKS: shared(min(usable_cores(), sum(MIX_THREADS)), whole=False),
+        WHOLE: shared(*MIX_THREADS, **whole),
+        CHUNKS: shared(*MIX_THREADS),
+        SHORT: shared(*MIX_THREADS, **short),
+        JOINED: shared(joined, **whole),
+        JOINED_SHORT: shared(joined, **short),
     }
 
 
@@ -337,22 +346,23 @@ def figures_of(way: Way) -> dict[str, float]:
 
 
 def ratios(asks: Sequence[Ask], heard: dict[str, list[Heard]]) -> dict[str, str]:
-    """The split with the cost router beside the better of a strict split and chunks, and beside whole prompts.
+    """Three ways beside the better of a strict split and chunks, figure by figure, and beside whole prompts.
 
     In brackets where 19 of 20 lie when requests are drawn anew, the same ones for every way.
     """
     draws = np.random.default_rng(0)
     samples = [list(range(len(asks)))]
     samples += [draws.integers(0, len(asks), len(asks)).tolist() for _ in range(RESAMPLED)]
-    rows: dict[str, list[float]] = {f"{COST} / better of both: {key}": [] for key in FIGURES}
-    rows |= {f"{COST} / {WHOLE}: {key}": [] for key in FIGURES}
+    rows: dict[str, list[float]] = {}
     for sample in samples:
         chosen = [asks[index] for index in sample]
         found = {name: way_of(chosen, [mine[index] for index in sample], []) for name, mine in heard.items()}
         for key, figure in FIGURES.items():
-            mine_ms = figure(found[COST])
-            rows[f"{COST} / better of both: {key}"].append(mine_ms / min(figure(found[SPLIT]), figure(found[CHUNKS])))
-            rows[f"{COST} / {WHOLE}: {key}"].append(mine_ms / figure(found[WHOLE]))
+            figures_ms = {name: figure(way) for name, way in found.items()}
+            better_ms = min(figures_ms[SPLIT], figures_ms[CHUNKS])
+            for name in (COST, COST_SHORT, SHORT):
+                rows.setdefault(f"{name} / better of split and chunks: {key}", []).append(figures_ms[name] / better_ms)
+                rows.setdefault(f"{name} / {WHOLE}: {key}", []).append(figures_ms[name] / figures_ms[WHOLE])
     return {
         key: "{:.3f} ({:.3f} to {:.3f})".format(values[0], *np.quantile(values[1:], (0.025, 0.975)))
         for key, values in rows.items()

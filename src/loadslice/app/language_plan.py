@@ -73,7 +73,7 @@ def plan_language(asked: Asked) -> LanguagePlan:
     limits = Limits(asked.first_token_ms, asked.between_tokens_ms, asked.quantile, asked.completed_share)
     priced = None if asked.prices is None else prices_file.load(asked.prices)
     rent = None if priced is None else rents(language, priced, str(asked.prices), asked.years)
-    offered = list(candidates(language, profile, asked.threads, rent))
+    offered = list(candidates(language, profile, asked.threads, asked.between_tokens_ms, rent))
     if not offered:
         raise InputError(f"--threads {asked.threads}: no engine of the language file has so few.")
     with progress("simulating fleets", offered, len(offered)) as bar:

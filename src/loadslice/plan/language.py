@@ -28,7 +28,8 @@ CAPACITY_STEPS = 7
 """Halvings of the search for a capacity: within 3 % of it."""
 CAPACITY_MOST = 64.0
 """Times the asked pace, where the search ends."""
-SPLIT_POLICIES: tuple[RouterPolicy, ...] = ("always-remote", "cost")
+STEP_SHARES = (0.75, 0.5)
+"""Of the limit between two tokens: what steps may be expected to take, so that longer ones keep it too."""
 
 
 class Limits(NamedTuple):
@@ -49,6 +50,7 @@ class Candidate(NamedTuple):
     prefill: int
     decode: int
     chunk: int | None
+    step_ms_max: float | None
     policy: RouterPolicy
     language: Language
     profile: LanguageProfile
@@ -82,14 +84,22 @@ def apart(profile: LanguageProfile) -> LanguageProfile:
 
 
 def candidates(
-    language: Language, profile: LanguageProfile, threads_max: int, rent: Mapping[str, Rent] | None = None
+    language: Language,
+    profile: LanguageProfile,
+    threads_max: int,
+    between_tokens_ms: float,
+    rent: Mapping[str, Rent] | None = None,
 ) -> Iterator[Candidate]:
-    """Fleets of up to so many threads: shared ones with whole prompts and with chunks, splits of every proportion.
+    """Fleets of up to so many threads: shared ones and splits of every proportion.
+
+    Shared engines take whole prompts, chunks, or so much of a prompt that a step keeps well under the limit between two
+    tokens. A split hands every prompt over, or asks the router, with and without that limit on steps.
 
     Args:
         language: Checked.
         profile: Of its engines.
         threads_max: Of a fleet.
+        between_tokens_ms: The limit.
         rent: Of an hour of each engine; default: not known.
     """
     prefill, both = roles_of(language)
@@ -101,22 +111,29 @@ def candidates(
 
     each = language.engines[both].threads
     chunks = sorted({language.engines[both].chunk or 64, 4 * (language.engines[both].chunk or 64)})
+    limits = [share * between_tokens_ms for share in STEP_SHARES]
+    ways: list[tuple[str, int | None, float | None]] = [("whole prompts", None, None)]
+    ways += [(f"chunks of {chunk}", chunk, None) for chunk in chunks]
+    ways += [(f"steps up to {limit_ms:g} ms", None, limit_ms) for limit_ms in limits]
     for count in range(1, threads_max // each + 1):
-        for chunk in (None, *chunks):
-            pieces = "whole prompts" if chunk is None else f"chunks of {chunk}"
-            fleet, costs = _built(language, profile, None, 0, both, count, chunk)
-            name, rented = f"{count} shared, {pieces}", per_hour(0, count)
-            yield Candidate(name, "shared", 0, count, chunk, "always-local", fleet, costs, rented)
+        for how, chunk, limit_ms in ways:
+            fleet, costs = _built(language, profile, None, 0, both, count, chunk, limit_ms)
+            name, rented = f"{count} shared, {how}", per_hour(0, count)
+            yield Candidate(name, "shared", 0, count, chunk, limit_ms, "always-local", fleet, costs, rented)
     if prefill is None:
         return
     own = language.engines[prefill].threads
+    routers: list[tuple[str, RouterPolicy, float | None]] = [
+        ("always-remote", "always-remote", None),
+        ("cost", "cost", None),
+        (f"cost, steps up to {limits[0]:g} ms", "cost", limits[0]),
+    ]
     for first in range(1, threads_max // own + 1):
         for second in range(1, (threads_max - first * own) // each + 1):
-            fleet, costs = _built(language, profile, prefill, first, both, second, chunks[0])
-            for policy in SPLIT_POLICIES:
-                name = f"{first} for prompts, {second} for answers, {policy}"
-                rented = per_hour(first, second)
-                yield Candidate(name, "split", first, second, chunks[0], policy, fleet, costs, rented)
+            for how, policy, limit_ms in routers:
+                fleet, costs = _built(language, profile, prefill, first, both, second, chunks[0], limit_ms)
+                name, rented = f"{first} for prompts, {second} for answers, {how}", per_hour(first, second)
+                yield Candidate(name, "split", first, second, chunks[0], limit_ms, policy, fleet, costs, rented)
 
 
 def _built(
@@ -127,6 +144,7 @@ def _built(
     both: str,
     second: int,
     chunk: int | None,
+    limit_ms: float | None,
 ) -> tuple[Language, LanguageProfile]:
     """A language file and a profile with so many engines of each kind, all linked."""
     engines: dict[str, LanguageEngine] = {}
@@ -138,7 +156,9 @@ def _built(
     for index in range(second):
         engine = language.engines[both]
         step_tokens = max(engine.step_tokens, language.context) if chunk is None else engine.step_tokens
-        engines[f"answers-{index + 1}"] = msgspec.structs.replace(engine, chunk=chunk, step_tokens=step_tokens)
+        engines[f"answers-{index + 1}"] = msgspec.structs.replace(
+            engine, chunk=chunk, step_tokens=step_tokens, step_ms_max=limit_ms
+        )
         kinds[f"answers-{index + 1}"] = both
     known = {(one.from_, one.to): one for one in profile.handovers}
     given = next((link for link in language.links if (link.from_, link.to) == (prefill, both)), None)
@@ -199,6 +219,7 @@ def judged(
         per_hour=candidate.per_hour,
         seats=max(engine.seats for engine in candidate.language.engines.values() if "decode" in engine.roles),
         chunk=candidate.chunk,
+        step_ms_max=candidate.step_ms_max,
         policy=candidate.policy,
         capacity_per_s=estimate(capacity),
         first_token_ms=estimate(first),

@@ -34,26 +34,33 @@ def stretches(tokens_in: int, tokens_out: int, gap_s: float) -> list[pl.DataFram
     return [prompts(*[(float(at_s), tokens_in, tokens_out) for at_s in one - one[0]]) for one in arrivals]
 
 
-def all_of(traces: list[pl.DataFrame], threads: int = 2) -> list[LanguageFleet]:
-    offered = list(candidates(fleet(chunk=64), profile(), threads))
-    return [judged(one, traces, LIMITS, speed=1.0, seed=0) for one in offered]
+def all_of(traces: list[pl.DataFrame], limits: Limits = LIMITS, threads: int = 2) -> list[LanguageFleet]:
+    return [judged(one, traces, limits, speed=1.0, seed=0) for one in offered(threads, limits)]
+
+
+def offered(threads: int, limits: Limits = LIMITS) -> list[Candidate]:
+    return list(candidates(fleet(chunk=64), profile(), threads, limits.between_tokens_ms))
 
 
 def test_fleets_of_all_kinds_are_offered_up_to_the_threads() -> None:
-    offered: list[Candidate] = list(candidates(fleet(chunk=64), profile(), 3))
-    assert {one.threads for one in offered} == {1, 2, 3}
-    assert {(one.prefill, one.decode) for one in offered if one.structure == "split"} == {(1, 1), (1, 2), (2, 1)}
-    split = next(one for one in offered if (one.prefill, one.decode) == (1, 2))
+    all_kinds = offered(3)
+    assert {one.threads for one in all_kinds} == {1, 2, 3}
+    assert {(one.prefill, one.decode) for one in all_kinds if one.structure == "split"} == {(1, 1), (1, 2), (2, 1)}
+    split = next(one for one in all_kinds if (one.prefill, one.decode) == (1, 2))
     assert {(link.from_, link.to) for link in split.language.links} == {
         ("prompts-1", "answers-1"),
         ("prompts-1", "answers-2"),
     }
-    assert {one.chunk for one in offered if one.structure == "shared"} == {None, 64, 256}
+    shared = [one for one in all_kinds if one.structure == "shared"]
+    assert {one.chunk for one in shared} == {None, 64, 256}
+    assert {one.step_ms_max for one in shared} == {None, 30, 20}
+    limited = next(one for one in shared if one.step_ms_max == 30)
+    assert {engine.step_ms_max for engine in limited.language.engines.values()} == {30}
 
 
 def test_long_prompts_and_a_tight_limit_between_tokens_ask_for_a_split() -> None:
-    # A chunk of 64 tokens alone takes 74 ms: no shared engine keeps 40 ms between tokens, while a split one does.
-    fleets = all_of(stretches(300, 40, 0.7))
+    # Beside a step of 10 ms a limit of 24 leaves prompts a dozen tokens of 1 ms each, and steps by the score.
+    fleets = all_of(stretches(300, 40, 0.7), LIMITS._replace(between_tokens_ms=24))
     said, advantage, why = verdict(fleets, 2)
     assert said == "split"
     assert advantage is not None
@@ -64,6 +71,13 @@ def test_long_prompts_and_a_tight_limit_between_tokens_ask_for_a_split() -> None
     assert chosen.structure == "split"
 
 
+def test_steps_kept_under_the_limit_save_a_split_where_the_limit_has_room() -> None:
+    fleets = all_of(stretches(300, 40, 0.7))
+    capacity_per_s = {fleet.name: fleet.capacity_per_s.mean for fleet in fleets}
+    assert capacity_per_s["2 shared, steps up to 30 ms"] > 2 * capacity_per_s["2 shared, whole prompts"]
+    assert verdict(fleets, 2)[0] == "shared"
+
+
 def test_short_prompts_leave_a_split_nothing_to_take_away() -> None:
     fleets = all_of(stretches(4, 60, 0.4))
     assert verdict(fleets, 2)[0] in ("shared", "no difference")
@@ -71,8 +85,7 @@ def test_short_prompts_leave_a_split_nothing_to_take_away() -> None:
 
 def test_limits_that_nothing_keeps_are_said_to_be_so() -> None:
     tight = Limits(first_token_ms=1, between_tokens_ms=1, quantile=0.5, completed_share=1)
-    offered = list(candidates(fleet(chunk=64), profile(), 2))
-    fleets = [judged(one, stretches(100, 10, 1.0), tight, speed=1.0, seed=0) for one in offered]
+    fleets = all_of(stretches(100, 10, 1.0), tight)
     assert recommended(fleets) is None
     assert verdict(fleets, 2)[0] == "none holds"
     assert verdict(fleets, 1)[:2] == ("none holds", None)
@@ -87,9 +100,9 @@ def test_no_engine_of_both_roles_is_refused() -> None:
 
 def test_company_is_carried_over_to_every_pair_and_can_be_left_out() -> None:
     known = profile(beside={"prefill": {"decode": 0.3}, "decode": {"prefill": 0.2}})
-    split = next(one for one in candidates(fleet(chunk=64), known, 3) if (one.prefill, one.decode) == (1, 2))
+    split = next(one for one in candidates(fleet(chunk=64), known, 3, 40) if (one.prefill, one.decode) == (1, 2))
     assert split.profile.beside["answers-1"] == {"prompts-1": 0.2, "answers-2": 0.2}
-    alone = next(one for one in candidates(fleet(chunk=64), apart(known), 3) if (one.prefill, one.decode) == (1, 2))
+    alone = next(one for one in candidates(fleet(chunk=64), apart(known), 3, 40) if (one.prefill, one.decode) == (1, 2))
     assert set(alone.profile.beside["answers-1"].values()) == {0.0}
 
 
@@ -103,11 +116,11 @@ def test_estimates_hold_their_mean() -> None:
 def test_what_a_fleet_costs_is_rent_where_that_is_known() -> None:
     prices = Prices(currency="EUR", parts={"decode": Part(rent_per_hour=0.1), "prefill": Part(rent_per_hour=2.0)})
     rent = rents(fleet(chunk=64), prices, "prices.yaml")
-    offered = list(candidates(fleet(chunk=64), profile(), 3, rent))
-    assert {one.per_hour for one in offered if (one.prefill, one.decode) == (1, 2)} == {2.2}
+    priced = list(candidates(fleet(chunk=64), profile(), 3, 40, rent))
+    assert {one.per_hour for one in priced if (one.prefill, one.decode) == (1, 2)} == {2.2}
     traces = stretches(300, 40, 0.7)
     limits = LIMITS._replace(between_tokens_ms=500)
-    fleets = [judged(one, traces, limits, speed=1.0, seed=0) for one in offered]
+    fleets = [judged(one, traces, limits, speed=1.0, seed=0) for one in priced]
     # An engine for prompts at twenty times the price is not worth it where the limits leave room.
     said, advantage, why = verdict(fleets, 2, "EUR")
     assert said == "shared"

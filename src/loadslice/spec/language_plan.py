@@ -41,6 +41,8 @@ class LanguageFleet(msgspec.Struct, frozen=True, kw_only=True):
     """Of each engine that decodes."""
     chunk: int | None
     """Of each engine that decodes; null: whole prompts."""
+    step_ms_max: float | None
+    """What a step there may take while somebody decodes in it, by taking less of a prompt; null: any time."""
     policy: RouterPolicy
     capacity_per_s: Estimate
     """Requests per second up to which the limits hold."""

@@ -13,7 +13,9 @@ from loadslice.policy.tokens.layout import State, Tables
 
 ATTENTION_PAIRS_MAX = 1 << 40
 SCALE_PPM_MIN, SCALE_PPM_MAX = 10_000, 1_000_000_000
-LATE_STEPS = 4
+SECOND_STEPS = 4
+LEAST_TOKENS = 8
+"""Of a prompt, whatever the limit on steps says: else a slow engine would never finish one."""
 
 
 @kernel
@@ -50,6 +52,14 @@ def step_ns(
         + min(prompt_pairs, ATTENTION_PAIRS_MAX) * settings[c.E_PROMPT_ATTEND_PS] // 1000
     )
     return scaled(tables, state, engine, time_ns)
+
+
+@kernel
+def tokens_within(tables: Tables, state: State, engine: int, room_ns: int, computed: int) -> int:
+    """Tokens of a prompt, with so many before them, that a step has so much time for; `LEAST_TOKENS` at least."""
+    settings = tables.engines[engine]
+    token_ns = settings[c.E_TOKEN_NS] + computed * settings[c.E_PROMPT_ATTEND_PS] // 1000
+    return int(max(LEAST_TOKENS, room_ns // max(1, scaled(tables, state, engine, token_ns))))
 
 
 @kernel
@@ -136,15 +146,25 @@ def wait_for_second(state: State, engine: int, gap_ns: int) -> None:
 
 
 @kernel
+def second_ns(tables: Tables, state: State, engine: int) -> int:
+    """How long the second token of an answer that is handed over is waited for; 0: none has been.
+
+    The wait is learned beside prompts that were computed here, so that it counts only up to `SECOND_STEPS` steps
+    without one.
+    """
+    step = step_ns(tables, state, engine, 0, max(1, state.engines[engine, c.N_SEATS_USED]), 0, 0)
+    return int(min(state.engines[engine, c.N_SECOND_NS], SECOND_STEPS * step))
+
+
+@kernel
 def late_ns(tables: Tables, state: State, engine: int) -> int:
     """The longest step whose tokens do not come late; 0: any with a prompt in it is longer.
 
-    In a split the longest wait is that for the second token of an answer, whose KV has to come first: a step that is no
-    longer adds nothing to the tail. The wait is learned beside prompts that were computed here, so that it counts only
-    up to `LATE_STEPS` steps without one.
+    What the engine's file allows steps to take; or, in a split, what second tokens are waited for, the longest of its
+    waits: a step that is no longer adds nothing to the tail.
     """
-    step = step_ns(tables, state, engine, 0, max(1, state.engines[engine, c.N_SEATS_USED]), 0, 0)
-    return int(min(state.engines[engine, c.N_SECOND_NS], LATE_STEPS * step))
+    allowed_ns = tables.engines[engine, c.E_STEP_NS_MAX] * 1
+    return max(allowed_ns if allowed_ns < c.FOREVER else 0, second_ns(tables, state, engine))
 
 
 @kernel
@@ -153,4 +173,4 @@ def handover_ns(tables: Tables, state: State, engine: int, decode: int, prompt: 
     link = tables.links[engine, decode]
     least_ns = link[c.K_BASE_NS] + prompt * link[c.K_TOKEN_NS]
     step = step_ns(tables, state, decode, 0, max(1, state.engines[decode, c.N_SEATS_USED]), 0, 0)
-    return int(max(least_ns, late_ns(tables, state, decode) - step))
+    return int(max(least_ns, second_ns(tables, state, decode) - step))

@@ -21,8 +21,12 @@ NO_HITS = np.zeros(2, np.int64)
 class Scene:
     """A desk of one engine for answers and one for prompts; if nothing is said, every prompt is handed over."""
 
-    def __init__(self, router: Router = Router(policy="always-remote")) -> None:  # noqa: B008 - it is frozen
-        both = LanguageEngine(backend="none", cost=COST, chunk=64)
+    def __init__(
+        self,
+        router: Router = Router(policy="always-remote"),  # noqa: B008 - it is frozen
+        step_ms_max: float | None = None,
+    ) -> None:
+        both = LanguageEngine(backend="none", cost=COST, chunk=64, step_ms_max=step_ms_max)
         alone = LanguageEngine(backend="none", roles=("prefill",), step_tokens=4096, cost=COST)
         said = Language(
             version=1,
@@ -169,3 +173,35 @@ def test_tokens_are_late_that_come_later_than_second_ones_of_a_split_do(
     scene.arrive(2, prompt)
     (placed,) = scene.effects(c.PLACED)
     assert Route(placed[c.F_C]) == route
+
+
+@pytest.mark.parametrize(
+    ("step_ms_max", "prompt", "route"),
+    [
+        (30, 64, Route.LOCAL_FASTER),  # in four steps of 10 + 1 + 19 ms
+        (15, 64, Route.SPARING),  # the least piece of a prompt is more than that leaves
+        (30, 400, Route.LOCAL_FASTER),
+        (30, 1200, Route.REMOTE_FASTER),  # in 64 steps, which is longer than to wait
+    ],
+)
+def test_tokens_of_steps_that_are_kept_short_are_not_late(step_ms_max: float, prompt: int, route: Route) -> None:
+    scene = Scene(Router(policy="cost", penalty=0), step_ms_max)
+    scene.decoding(0)
+    scene.arrive(1, 1000)  # the engine for prompts is busy for a second
+    scene.state.engines[DECODE, c.N_LATE_PPM] = 0
+    scene.arrive(2, prompt)
+    (placed,) = scene.effects(c.PLACED)
+    assert Route(placed[c.F_C]) == route
+
+
+def test_a_step_is_kept_short_for_who_is_about_to_come() -> None:
+    for expected, tokens in ((False, 64), (True, 20)):
+        scene = Scene(Router(policy="cost", penalty=0), step_ms_max=30)
+        if expected:
+            scene.arrive(0, 2000)  # handed over when it is computed: the step that runs then is waited for
+        else:
+            desk.on_engine_down(0, scene.tables, scene.state, PREFILL)
+        scene.arrive(1, 64)
+        (step,) = scene.effects(c.STEP)
+        assert step[c.F_A] == DECODE
+        assert scene.state.rows[DECODE, 0, c.P_TOKENS] == tokens

@@ -9,7 +9,16 @@ when as many have been held up as may be: means hide what the last hundredth of 
 from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.layout import Int64s
 from loadslice.policy.tokens import columns as c
-from loadslice.policy.tokens.estimate import handover_ns, late_ns, prompt_ns, scaled, step_ns, steps_of, wait_ns
+from loadslice.policy.tokens.estimate import (
+    handover_ns,
+    late_ns,
+    prompt_ns,
+    scaled,
+    step_ns,
+    steps_of,
+    tokens_within,
+    wait_ns,
+)
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.memory import blocks_for
 from loadslice.spec.route import Route
@@ -59,11 +68,26 @@ def remote_ns(
 @kernel
 def local_ns(now_ns: int, tables: Tables, state: State, priority: int, decode: int, prompt: int, hit: int) -> int:
     """The same on the decoding engine itself, where every chunk shares its step with sequences that decode."""
-    row_ns = tables.engines[decode, c.E_ROW_NS]
-    steps = steps_of(tables, decode, prompt - hit)
-    beside_ns = steps * scaled(tables, state, decode, state.engines[decode, c.N_SEATS_USED] * row_ns)
+    settings = tables.engines[decode]
+    at_once = piece_of(tables, state, decode, prompt - hit, hit)
+    steps = (prompt - hit + at_once - 1) // at_once
+    more_ns = (steps - steps_of(tables, decode, prompt - hit)) * settings[c.E_STEP_NS]
+    beside_ns = steps * state.engines[decode, c.N_SEATS_USED] * settings[c.E_ROW_NS]
     compute_ns = prompt_ns(tables, state, decode, prompt - hit, hit)
-    return int(wait_ns(now_ns, tables, state, decode, priority) + compute_ns + beside_ns)
+    others_ns = scaled(tables, state, decode, more_ns + beside_ns)
+    return int(wait_ns(now_ns, tables, state, decode, priority) + compute_ns + others_ns)
+
+
+@kernel
+def piece_of(tables: Tables, state: State, decode: int, missing: int, hit: int) -> int:
+    """Tokens of a prompt that a step takes with those who decode there now."""
+    settings = tables.engines[decode]
+    tokens = min(missing, min(settings[c.E_CHUNK], settings[c.E_STEP_TOKENS]))
+    beside = state.engines[decode, c.N_SEATS_USED]
+    if beside == 0 or settings[c.E_STEP_NS_MAX] == c.FOREVER:
+        return int(tokens)
+    room_ns = settings[c.E_STEP_NS_MAX] - step_ns(tables, state, decode, 0, beside, 0, 0)
+    return int(min(tokens, tokens_within(tables, state, decode, room_ns, hit)))
 
 
 @kernel
@@ -101,9 +125,9 @@ def held_up_ns(tables: Tables, state: State, decode: int, engine: int, prompt: i
 
 
 @kernel
-def is_late(tables: Tables, state: State, decode: int, missing: int) -> bool:
+def is_late(tables: Tables, state: State, decode: int, missing: int, hit: int) -> bool:
     """Whether those who decode would say that their tokens came late, if a prompt were computed in their steps."""
-    tokens = min(missing, min(tables.engines[decode, c.E_CHUNK], tables.engines[decode, c.E_STEP_TOKENS]))
+    tokens = piece_of(tables, state, decode, missing, hit)
     beside = max(1, state.engines[decode, c.N_SEATS_USED])
     longest_ns = step_ns(tables, state, decode, tokens, beside, 0, tokens * tokens // 2)
     return bool(longest_ns > late_ns(tables, state, decode))
@@ -179,7 +203,7 @@ def route(
     there_ns += held_up_ns(tables, state, decode, remote, prompt, hits[remote])
     if there_ns < here_ns:
         return REMOTE_FASTER
-    if not is_late(tables, state, decode, missing):
+    if not is_late(tables, state, decode, missing, hits[decode]):
         return LOCAL_FASTER
     late_ppm = steps_of(tables, decode, missing) * held_up_ppm(state, decode)
     return SPARING if late_ppm > max(0, state.engines[decode, c.N_LATE_PPM]) else LOCAL_FASTER

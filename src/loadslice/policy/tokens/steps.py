@@ -10,15 +10,13 @@ from loadslice.policy.deadlines import HINT_FLOOR_NS
 from loadslice.policy.kernel import kernel, rare
 from loadslice.policy.tokens import columns as c
 from loadslice.policy.tokens.ends import HOPELESS, SHED, finish, preempt
-from loadslice.policy.tokens.estimate import late_ns, prompt_ns, scaled, step_ns, wait_ns
+from loadslice.policy.tokens.estimate import late_ns, prompt_ns, scaled, step_ns, tokens_within, wait_ns
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.memory import blocks_for, grow, has_room, take_seats
 from loadslice.policy.tokens.queues import is_decoding, join, left_to_compute, say, unwait
 
 LATE_MOST_PPM = 64_000_000
 """Tokens that are owed or may come late at most, in millionths: what was saved long ago buys nothing now."""
-LEAST_TOKENS = 16
-"""Of a prompt, whatever the limit on steps says: else a slow engine would never finish one."""
 
 
 @kernel
@@ -176,16 +174,7 @@ def piece(tables: Tables, state: State, engine: int, sequence: int, budget: int,
     settings = tables.engines[engine]
     missing = left_to_compute(state, sequence)
     tokens = min(missing, min(settings[c.E_CHUNK], budget))
-    token_ns = max(
-        1,
-        scaled(
-            tables,
-            state,
-            engine,
-            settings[c.E_TOKEN_NS] + state.sequences[sequence, c.Q_COMPUTED] * settings[c.E_PROMPT_ATTEND_PS] // 1000,
-        ),
-    )
-    fits = max(LEAST_TOKENS, room_ns // token_ns)
+    fits = tokens_within(tables, state, engine, room_ns, state.sequences[sequence, c.Q_COMPUTED])
     return int(min(tokens, fits))
 
 
@@ -209,7 +198,9 @@ def plan_step(now_ns: int, tables: Tables, state: State, engine: int) -> None:
     decoding = rows
     budget = settings[c.E_STEP_TOKENS] - rows
     room_ns = c.FOREVER
-    if decoding > 0 and settings[c.E_STEP_NS_MAX] < c.FOREVER:
+    # Who holds a seat and is not here yet has a first token, or soon will have, and waits for the step that runs then.
+    is_held_up = decoding > 0 or counts[c.N_SEATS_USED] > counts[c.N_RUNNING]
+    if is_held_up and settings[c.E_STEP_NS_MAX] < c.FOREVER:
         room_ns = settings[c.E_STEP_NS_MAX] - step_ns(tables, state, engine, 0, decoding, pairs, 0)
     prompt_tokens, prompt_pairs = 0, 0
     for priority in range(c.CLASSES):
