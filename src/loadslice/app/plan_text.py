@@ -18,6 +18,7 @@ def lines(plan: Plan) -> Iterator[str]:
     yield ""
     yield from _table(plan)
     yield ""
+    yield from _error(plan)
     yield from _money(plan)
     yield from _search(plan)
     for step in plan.decision_path:
@@ -33,7 +34,7 @@ def lines(plan: Plan) -> Iterator[str]:
     for warning in plan.warnings:
         yield f"note: {warning}"
     if plan.pipelines:
-        yield f"written: {', '.join(plan.pipelines)}, plan.json"
+        yield f"written: {', '.join(plan.pipelines)}, latency.json, plan.json, plan.html"
 
 
 def _table(plan: Plan) -> Iterator[str]:
@@ -64,7 +65,7 @@ def _row(fleet: PlannedFleet, plan: Plan) -> str:
     return (
         f"{mark}{name[: NAME_WIDTH - 1]:<{NAME_WIDTH - 1}} {_short(fleet.label):<{LABEL_WIDTH}} {kept:<5} "
         f"{_ms(fleet.latency_ms.p95):>8} {_ms(fleet.latency_ms.p99):>8} {errors:>7} {_whole(fleet.energy_j):>10} "
-        f"{shown(fleet.cost_per_hour):>9} {_whole(total):>12} {'' if fleet.basis == 'measured' else fleet.basis}"
+        f"{shown(fleet.cost_per_hour):>9} {_whole(total):>12} {fleet.basis if fleet.judged == 'simulated' else ''}"
     ).rstrip()
 
 
@@ -78,6 +79,27 @@ def _ms(value: float | None) -> str:
 
 def _whole(value: float | None) -> str:
     return "unknown" if value is None else f"{value:,.0f}"
+
+
+def _error(plan: Plan) -> Iterator[str]:
+    """Between which figures the recommended fleet's may lie."""
+    fleet = next((one for one in plan.fleets if one.name == plan.recommended), None)
+    if fleet is None:
+        return
+    names = {"latency_ms.p95": "P95", "latency_ms.p99": "P99"}
+    known = [
+        f"{title} {_ms(low)} to {_ms(high)} ms"
+        for name, title in names.items()
+        if fleet.interval_95 is not None and name in fleet.interval_95
+        for low, high in [fleet.interval_95[name]]
+    ]
+    if known:
+        yield f"error      another run shows {', '.join(known)}, 19 times of 20 ({fleet.basis} times, simulated queues)"
+    cost = next((one for one in fleet.tco or [] if one.years == plan.horizon_years), None)
+    if cost is not None and cost.interval_95 is not None:
+        low, high = cost.interval_95
+        worlds = "in 95 of 100 worlds of prices, traffic, tariff and hours"
+        yield f"           {low:,.0f} to {high:,.0f} {plan.currency} {worlds}"
 
 
 def _money(plan: Plan) -> Iterator[str]:

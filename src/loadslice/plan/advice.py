@@ -18,7 +18,7 @@ from loadslice.plan.decision.tree import decide
 from loadslice.plan.fleet.front import nearest
 from loadslice.plan.money import wall
 from loadslice.plan.money.bill import bill
-from loadslice.plan.money.payback import break_even, growth
+from loadslice.plan.money.payback import break_even, growth, outgrown
 from loadslice.plan.money.tco import costs_by_year, horizons, per_1000, with_interval
 from loadslice.plan.separate import fill
 from loadslice.plan.shocks import Assumption, assumptions, drift_of, shocks_of, tail_error, time_error
@@ -225,7 +225,11 @@ def _priced(
         fleet,
         tco=costs,
         cost_per_1000=per_1000(own.total, own.years, fleet.throughput_per_s, budget),
-        limits=[*fleet.limits, *(limit for limit in wall.limits(fleet, budget, prices) if limit.name not in known)],
+        limits=[
+            *fleet.limits,
+            *(limit for limit in wall.limits(fleet, budget, prices) if limit.name not in known),
+            *outgrown(fleet, budget, prices, carries, 12 * budget.money.horizon_years),
+        ],
         power_w=load.fleet_w if fleet.power_w is None else fleet.power_w,
         power_per_box_w=load.box_w if fleet.power_per_box_w is None else fleet.power_per_box_w,
         missing_prices=list(dict.fromkeys([*fleet.missing_prices, *own.missing])),

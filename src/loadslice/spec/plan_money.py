@@ -95,8 +95,6 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     """False: by the utilisation of its busiest engine."""
     buys: list[Later]
     """More of the same, in its month."""
-    beyond_offer: dict[str, int]
-    """Parts of which growth asks for more than are offered -> how many are."""
     instead: dict[str, float]
     """Fleet -> what it costs more over the horizon than the recommended one; negative: less. Those that are cheapest
     for the traffic of a later month, bought today; where one of them is recommended, the cheapest that grows."""
@@ -111,11 +109,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
         shown = [f"{one.count} x {one.part} in month {one.month}" for one in self.buys[:SHOWN_MAX]]
         more = [f"{len(self.buys) - SHOWN_MAX} more later"] if len(self.buys) > SHOWN_MAX else []
         later = ", ".join([*shown, *more]) or "nothing"
-        short = [
-            f"growth asks for more than the {most} of '{part}' that {'is' if most == 1 else 'are'} offered"
-            for part, most in self.beyond_offer.items()
-        ]
-        return [f"{asked} and adds {later}", *short] + [
+        return [f"{asked} and adds {later}"] + [
             f"{name} instead costs {abs(cost):,.0f} {currency} {'more' if cost >= 0 else 'less'}"
             f"{', bought today for that month' if name.startswith('month-') else ', which grows with the traffic'}"
             for name, cost in self.instead.items()

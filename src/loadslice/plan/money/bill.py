@@ -114,13 +114,17 @@ def bill(fleet: PlannedFleet, budget: Budget, prices: Prices | None = None) -> B
 
 
 def _holds(fleet: PlannedFleet, name: str, box: PlannedBox) -> tuple[tuple[tuple[str, float], ...], ...]:
-    """Whole engines only: of three that fit into a machine, each takes a third of it."""
+    """By cores and by cards; where one type alone takes of them, whole engines only: of three, a third each."""
     inside = {key: engine for key, engine in fleet.engines.items() if engine.box == name and engine.count}
     rooms = (
-        {key: box.cores // engine.cores for key, engine in inside.items() if engine.cores > 0},
-        {key: box.cards // engine.cards for key, engine in inside.items() if engine.cards > 0},
+        {key: box.cores / engine.cores for key, engine in inside.items() if engine.cores > 0},
+        {key: box.cards / engine.cards for key, engine in inside.items() if engine.cards > 0},
     )
-    return tuple(tuple((key, 1.0 / max(1.0, fit)) for key, fit in room.items()) for room in rooms if room)
+    return tuple(
+        tuple((key, 1.0 / max(1.0, math.floor(fit + 1e-9) if len(room) == 1 else fit)) for key, fit in room.items())
+        for room in rooms
+        if room
+    )
 
 
 def _box_line(name: str, box: PlannedBox, part: Part | None, holds: tuple[tuple[tuple[str, float], ...], ...]) -> Line:

@@ -165,6 +165,8 @@ def test_machines_are_bought_when_those_that_are_there_hold_no_more_engines() ->
     assert list(count["gpu"][0]) == [1, 2, 4, 5, 8]
     # A server holds four cards and three engines of ten of its 32 cores.
     assert list(count["server"][0]) == [1, 1, 2, 2, 3]
+    full = fleet("full", {"a": engine("cpu", 1, cores=8.0), "b": engine("cpu", 2, cores=12.0)})
+    assert list(years.grown(bill(full, BUDGET, PRICES), load, 8.0, Shocks.none())["server"][0]) == [1, 1, 1, 1, 1]
     spread = fleet("spread", {"gpu": engine("gpu", 2, cards=1)}, boxes=2)
     count = years.grown(bill(spread, BUDGET, PRICES), load, 1.0, Shocks.none())
     assert list(count["server"][0]) == [2, 4, 8, 10, 16], "what stands alone for its watts stands alone later"

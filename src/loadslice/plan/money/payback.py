@@ -13,7 +13,7 @@ from loadslice.plan.money.bill import Bill, bill
 from loadslice.plan.money.tco import carried
 from loadslice.plan.money.years import Array, Shocks, grown, over
 from loadslice.spec.budget import Budget
-from loadslice.spec.plan import PlannedFleet
+from loadslice.spec.plan import Limit, PlannedFleet
 from loadslice.spec.plan_money import BreakEven, Growth, Later, Tenure
 from loadslice.spec.prices import Prices
 
@@ -119,8 +119,6 @@ def growth(
     lowered = bill(chosen, budget, prices)
     limit = carried(chosen, budget, prices, carries.get(chosen.name))
     count = grown(lowered, load, limit, Shocks.none())
-    offered = {name: box.count_max for name, box in chosen.boxes.items()}
-    offered |= {name: engine.count_max for name, engine in chosen.engines.items()}
     buys = []
     for line in lowered.lines:
         more = np.diff(count[line.name][0], prepend=line.count)
@@ -130,13 +128,29 @@ def growth(
         carries=float(limit) if np.isfinite(limit) else None,
         simulated=chosen.name in carries,
         buys=sorted(buys, key=lambda one: (one.month, one.part)),
-        beyond_offer={
-            name: most
-            for name, most in offered.items()
-            if most is not None and name in count and count[name][0, -1] > most
-        },
         instead=_instead(chosen, fleets, budget),
     )
+
+
+def outgrown(
+    fleet: PlannedFleet, budget: Budget, prices: Prices | None, carries: float | None, months: int
+) -> list[Limit]:
+    """Parts of which growth asks for more within so many months than are offered."""
+    if budget.growth_per_year <= 0 or not fleet.meets_slo:
+        return []
+    load = ((1.0 + budget.growth_per_year) ** (np.arange(months) / 12.0))[None, :]
+    count = grown(bill(fleet, budget, prices), load, carried(fleet, budget, prices, carries), Shocks.none())
+    offered = {name: box.count_max for name, box in fleet.boxes.items()}
+    offered |= {name: engine.count_max for name, engine in fleet.engines.items()}
+    found = []
+    for name, units in count.items():
+        most = offered[name]
+        if most is not None and units[0, -1] > most:
+            month = int(np.argmax(units[0] > most)) + 1
+            asked = float(units[0, -1])
+            told = f"growth asks for {asked:g} x {name} by month {months}, {most} offered: enough to month {month - 1}"
+            found.append(Limit(name="capacity", limit=float(most), value=asked, met=False, evidence=told))
+    return found
 
 
 def _instead(chosen: PlannedFleet, fleets: Sequence[PlannedFleet], budget: Budget) -> dict[str, float]:

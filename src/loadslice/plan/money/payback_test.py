@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from loadslice.plan.money.bill import bill
-from loadslice.plan.money.payback import break_even, growth, paid, tenure
+from loadslice.plan.money.payback import break_even, growth, outgrown, paid, tenure
 from loadslice.plan.money.specimen import BUDGET, PRICES, engine, fleet
 from loadslice.plan.money.tco import costs_by_year
 from loadslice.spec.plan import PlannedFleet
@@ -101,3 +101,12 @@ def test_growth_is_told_by_month_and_part_and_what_buying_ahead_costs() -> None:
     assert found.traffic_at_end == pytest.approx(1.5 ** (35 / 12))
     assert list(found.instead) == ["month-36"]
     assert growth(priced[0], priced, FREE, PLAIN, {}) is None
+
+
+def test_a_fleet_that_growth_asks_more_of_than_is_offered_breaks_its_capacity() -> None:
+    budget = msgspec.structs.replace(FREE, growth_per_year=0.5)
+    (limit,) = outgrown(bought(count_max=2), budget, PLAIN, 1.6, 36)
+    assert (limit.name, limit.limit, limit.value, limit.met) == ("capacity", 2.0, 3.0, False)
+    assert limit.evidence == "growth asks for 3 x gpu by month 36, 2 offered: enough to month 35"
+    assert outgrown(bought(count_max=3), budget, PLAIN, 1.6, 36) == []
+    assert outgrown(bought(count_max=1), FREE, PLAIN, 1.6, 36) == []
