@@ -82,7 +82,7 @@ def main(what: str) -> None:
 
     if what == "pipeline":
         from loadslice.policy.tables import lower
-        from loadslice.serve.shell import warm_kernels
+        from loadslice.serve.core import warm_kernels
         from loadslice.spec.pipeline import Pipeline, check
 
         warm_kernels(lower(check(msgspec.yaml.decode(PIPELINE, type=Pipeline), "compiled")))

@@ -19,6 +19,7 @@ from loadslice.serve.admission import Admission
 from loadslice.serve.clock import Clock
 from loadslice.serve.compiled import compile_apart
 from loadslice.serve.console.recent import Recent
+from loadslice.serve.core import warm_kernels
 from loadslice.serve.datatypes import name_of
 from loadslice.serve.degraded import DegradedReplies, load_degraded
 from loadslice.serve.engines import JOIN_TIMEOUT_S, Engines
@@ -34,7 +35,7 @@ from loadslice.serve.request import Batch, Request
 from loadslice.serve.residents import open_first
 from loadslice.serve.service import Service
 from loadslice.serve.serving_metrics import ServingMetrics
-from loadslice.serve.shell import Shell, warm_kernels
+from loadslice.serve.shell import Shell
 from loadslice.serve.stages import LoadedStage, close_stages, load_stages
 from loadslice.serve.warm import run_examples, warm_models
 from loadslice.serve.watch import EngineWatch
@@ -320,7 +321,7 @@ class Generation:
                     shell.take_events(),
                     outcomes=self.outcomes,
                     span_ns=self._clock.now_ns(),
-                    effects_sha256=shell.decisions.hexdigest(),
+                    effects_sha256=shell.effects_sha256,
                 )
         finally:
             engines.forget()

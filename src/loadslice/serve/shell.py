@@ -4,26 +4,23 @@ Rules of this file: everything runs on the event loop's thread; nothing awaits b
 of its effects; the clock is read once per event; every event is fed to the core through its log
 (`policy.events.decide`) and logged before its effects are carried out, so that the log replays to the same decisions.
 
-Calling the compiled core costs five microseconds, of which deciding is a tenth. Arrivals of one turn of the loop are
-therefore collected and decided in one call, each with its own time, before the loop waits for anything else; whatever
+Arrivals of one turn of the loop are decided in one call (`core`), before the loop waits for anything else; whatever
 else happens decides at once, and what has arrived before it with it.
 """
 
 import asyncio
-import hashlib
 import logging
 import struct
 from array import array
 from collections.abc import Callable
 from typing import Protocol
 
-import numpy as np
-
 from loadslice.policy import columns as c
 from loadslice.policy import events
-from loadslice.policy.tables import State, Tables, fresh
+from loadslice.policy.tables import State, Tables
 from loadslice.serve.alarm import Alarm
 from loadslice.serve.clock import Clock
+from loadslice.serve.core import ITEMS_MAX, Core, event_row, short_row
 from loadslice.serve.request import Batch, Passage, Request
 from loadslice.serve.residents import resident_stages
 from loadslice.spec.outcome import Outcome, Reason
@@ -31,9 +28,6 @@ from loadslice.spec.work import StageError, Work
 
 log = logging.getLogger(__name__)
 
-
-EVENTS_MAX = 32
-"""Events decided in one call; beyond that, a call costs no less per event."""
 
 TURN_NS = 1_000_000
 """How long decisions and what they lead to on this thread may go on before the loop looks at its sockets again."""
@@ -79,11 +73,7 @@ class Shell:
     ) -> None:
         self.tables = tables
         self.state = state
-        self._events = array("q")
-        self.decisions = hashlib.sha256()
-        """Over all effects, in order."""
         self.draining = False
-        self._keep_events = keep_events
         self._buckets: list[int] = tables.stages[:, c.S_BUCKETS].tolist()
         self._has_canary = bool((tables.stages[:, c.S_LANES] > tables.stages[:, c.S_BUCKETS]).any())
         # Looked up here: a kernel called from Python costs a microsecond, and compiling when it is first called.
@@ -94,18 +84,10 @@ class Shell:
         self._inside: dict[int, Request] = {}
         self._running: set[Batch] = set()
         self._next_tag = 0
-        self._turn: list[bytearray] = []
-        """Logs of events that have not been decided yet, each of at most `EVENTS_MAX` events."""
-        # A version is read from its request's row, which the next event may give to another request.
-        self._events_max = 1 if self._has_canary else EVENTS_MAX
-        self._turn_events = self._events_max
-        """Events in the last of them."""
+        self._core = Core(tables, state, has_canary=self._has_canary, keep_events=keep_events)
+        self._note = self._core.note
         self._is_deciding = False
         self._is_scheduled = False
-        self._call = _entry_of(tables, state)
-        self._results = np.zeros((state.members.shape[1], 2), np.int64)
-        # Room for the most that so many events can say; pages that nothing is written to take no memory.
-        self._effects = np.empty((EVENTS_MAX * len(state.effects), c.EFFECT_COLUMNS + 1), np.int64)
         self._alarm: Alarm | None = None
         self._alarm_ns = c.FOREVER
         self._idle: asyncio.Future[None] | None = None
@@ -120,13 +102,13 @@ class Shell:
         now_ns = self._clock.now_ns()
         items = request.work.items
         try:
-            row = _row(
+            row = event_row(
                 events.ARRIVAL,
                 now_ns,
                 self._next_tag,
                 request.priority,
                 request.deadline_ns,
-                min(items or 1, _ITEMS_MAX),
+                min(items or 1, ITEMS_MAX),
                 request.bucket,
                 request.tokens,
                 request.source_index,
@@ -162,7 +144,7 @@ class Shell:
         self._observer.batch_ended(batch)
         closed = self._close_passages(batch, now_ns)
         kind = events.BATCH_FAILED if batch.failed else events.BATCH_DONE
-        rows = bytearray(_short_row(kind, now_ns, batch.slot, batch.epoch))
+        rows = bytearray(short_row(kind, now_ns, batch.slot, batch.epoch))
         if not batch.failed:
             self._take_results(batch, now_ns, rows)
         self._note(rows)
@@ -214,8 +196,12 @@ class Shell:
     def take_events(self) -> "array[int]":
         """Rows of `policy.events` since they were last taken, as one flat array."""
         self._decide()
-        taken, self._events = self._events, array("q")
-        return taken
+        return self._core.take_events()
+
+    @property
+    def effects_sha256(self) -> str:
+        """Over all effects so far, in order; of a shell that keeps events."""
+        return self._core.decisions.hexdigest()
 
     def drain(self) -> None:
         """Admit nothing from now on."""
@@ -268,13 +254,13 @@ class Shell:
                     request.fault = result
             else:
                 rows = result.items
-                items = min(rows or 1, _ITEMS_MAX)
+                items = min(rows or 1, ITEMS_MAX)
                 if live:
                     # A request that was moved meanwhile runs elsewhere on its old work.
                     request.work = result
                     request.bucket = bucket
                     request.items = rows
-            log += _short_row(events.RESULT, now_ns, items, bucket)
+            log += short_row(events.RESULT, now_ns, items, bucket)
 
     def _on_alarm(self) -> None:
         self._alarm_ns = c.FOREVER
@@ -297,17 +283,8 @@ class Shell:
     def _tell(self, kind: int, *arguments: int) -> None:
         """Something has happened now: decide about it, after all that has happened before."""
         first, second = (*arguments, 0, 0)[:2]
-        self._note(_short_row(kind, self._clock.now_ns(), first, second))
+        self._note(short_row(kind, self._clock.now_ns(), first, second))
         self._decide()
-
-    def _note(self, log: bytes | bytearray) -> None:
-        """Have an event decided about: its row, and those of its results behind it."""
-        if self._turn_events >= self._events_max:
-            self._turn.append(bytearray(log))
-            self._turn_events = 1
-        else:
-            self._turn[-1] += log
-            self._turn_events += 1
 
     def _schedule(self) -> None:
         self._is_scheduled = True
@@ -329,20 +306,11 @@ class Shell:
         if self._is_deciding:
             return
         self._is_deciding = True
+        core = self._core
         try:
-            while self._turn:
-                log = self._turn.pop(0)
-                if not self._turn:
-                    self._turn_events = self._events_max
-                rows = np.frombuffer(log, np.int64).reshape(-1, events.EVENT_COLUMNS)
-                count = self._call(rows, self.tables, self.state, self._results, self._effects)
-                assert count >= 0, "every event of ours is one, and there is room for what it says"
-                effects = self._effects[:count]
-                if self._keep_events:
-                    self._events.frombytes(log)
-                    self.decisions.update(np.ascontiguousarray(effects[:, : c.EFFECT_COLUMNS]).data)
-                self._carry_out(effects.tolist())
-                if self._turn and self._clock.now_ns() > until_ns:
+            while core.waiting:
+                self._carry_out(core.decide())
+                if core.waiting and self._clock.now_ns() > until_ns:
                     self._schedule()
                     break
         finally:
@@ -406,38 +374,6 @@ def _over(request: Request) -> None:
     raise AssertionError(f"request {request.tag} has ended already")
 
 
-_row = struct.Struct(f"={events.EVENT_COLUMNS}q").pack
-"""Makes one event's row of `policy.events`; an array that is given its numbers one by one takes twice as long."""
-
-_short_row = struct.Struct(f"=4q{8 * (events.EVENT_COLUMNS - 4)}x").pack
-"""The same of an event that has its kind, its time and two numbers."""
-
-_ITEMS_MAX = events.ITEMS_MAX - 1
-"""Rows without a single value in them can be any number."""
-
 # Looked up rather than made: making a member of an enumeration from its number takes half a microsecond.
 _OUTCOMES = tuple(Outcome(number) for number in range(len(Outcome)))
 _REASONS = tuple(Reason(number) for number in range(len(Reason)))
-
-
-def warm_kernels(tables: Tables) -> None:
-    """Compile the one entry the shell calls (or load it from the cache), as the shell calls it."""
-    _entry_of(tables, fresh(tables, max_requests=1))
-
-
-def _entry_of(tables: Tables, state: State) -> Callable[..., int]:
-    """The compiled `policy.events.decide` itself, where it has been compiled for arguments like ours alone.
-
-    Calling it through its dispatcher costs five microseconds each time to find out which of its compiled forms fits
-    forty arrays; there is one, and our arguments never change their types.
-    """
-    results = np.zeros((state.members.shape[1], 2), np.int64)
-    log = np.frombuffer(array("q"), np.int64).reshape(-1, events.EVENT_COLUMNS)
-    events.decide(log, tables, state, results, np.empty((1, c.EFFECT_COLUMNS + 1), np.int64))
-    forms = list(getattr(events.decide, "overloads", {}).values())
-    for form in forms:
-        # Intermediate code, 14 MB of it, for other kernels to be built from; nothing is built from this one.
-        if hasattr(form.library, "_shared_module"):
-            form.library._shared_module = None  # noqa: SLF001
-    entry: Callable[..., int] = forms[0].entry_point if len(forms) == 1 else events.decide
-    return entry

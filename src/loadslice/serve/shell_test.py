@@ -10,9 +10,10 @@ import pytest
 from loadslice.policy import events
 from loadslice.policy.tables import fresh, lower
 from loadslice.serve.clock import Clock
+from loadslice.serve.core import EVENTS_MAX, warm_kernels
 from loadslice.serve.metrics import Metrics
 from loadslice.serve.request import Batch, Request
-from loadslice.serve.shell import EVENTS_MAX, Shell, warm_kernels
+from loadslice.serve.shell import Shell
 from loadslice.spec.outcome import Outcome
 from loadslice.spec.pipeline import Pipeline, check
 from loadslice.spec.work import Work
