@@ -7,6 +7,7 @@ import io
 import os
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +124,12 @@ def _run(arguments: list[str] | None) -> int:
         return 2
     except click.ClickException as error:
         return _refused(_in_one_line(error))
-    except (KeyboardInterrupt, click.Abort) as error:
-        # click makes one of the other.
-        terminated = isinstance(error, TerminatedError) or isinstance(error.__cause__, TerminatedError)
+    except (KeyboardInterrupt, click.Abort, ImportError) as error:
+        # click makes one of the other, and so does a library whose import a signal breaks off.
+        chain = list(_chain(error))
+        terminated = any(isinstance(one, TerminatedError) for one in chain)
+        if not any(isinstance(one, KeyboardInterrupt | click.Abort) for one in chain):
+            raise
         _tell("terminated" if terminated else "interrupted")
         return TERMINATED if terminated else INTERRUPTED
     except BrokenPipeError:
@@ -140,6 +144,13 @@ def _run(arguments: list[str] | None) -> int:
             return _refused(f"standard output cannot be written, {reason(error)}.")
         return _refused(f"{_place(error)}: {reason(error)}.")
     return result if isinstance(result, int) else 0
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and what it was raised from, as far back as it goes."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _refuse_no_text(arguments: list[str]) -> None:

@@ -66,6 +66,35 @@ def test_no_help_page_prints_a_bound_that_is_none(capsys: pytest.CaptureFixture[
     assert "None" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "exec(f'import os; os.kill(os.getpid(), {number:d})')",
+        "try: os.kill(os.getpid(), number)\n    except BaseException as error: raise ImportError('no') from error",
+    ],
+)
+def test_a_signal_amid_an_import_that_makes_something_else_of_it_has_its_code(
+    where: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    """Text that is executed leaves a mark of an interrupt in Python; extension modules make an ImportError of it."""
+    here = f"""
+import os, signal, sys
+from loadslice.app import cli
+number = signal.Signals({number:d})
+def command(*_):
+    {where}
+cli.root.main = lambda **_: command()
+from loadslice.__main__ import main
+main()
+"""
+    (tmp_path / "amid.py").write_text(here, encoding="utf-8")
+    line = [sys.executable, "-m", "amid"]
+    ended = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert ended.stderr == f"loadslice: {'interrupted' if number == signal.SIGINT else 'terminated'}\n"
+    assert ended.returncode == 128 + number
+
+
 def test_an_interrupt_while_the_command_line_is_imported_ends_in_order() -> None:
     # The interrupt arrives when the first module of ours asks for another: as early as a user's could.
     script = (
