@@ -94,6 +94,20 @@ def memory_limit_bytes(file: Path = Path("/sys/fs/cgroup/memory.max")) -> int | 
     return int(text) if text.isdigit() else None
 
 
+def free_memory_bytes(folder: Path = Path("/sys/fs/cgroup")) -> int:
+    """What can be taken before the system, or the limit of the container this process is in, ends somebody for it."""
+    free = psutil.virtual_memory().available
+    limit = memory_limit_bytes(folder / "memory.max")
+    if limit is None:
+        return free
+    try:
+        used = int((folder / "memory.current").read_text(encoding="ascii"))
+        said = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
+    except (OSError, ValueError):
+        return min(free, limit)
+    return max(0, min(free, limit - used + int(said.get("inactive_file", 0))))
+
+
 def last_level_cache_bytes(folder: Path = Path("/sys/devices/system/cpu")) -> int | None:
     """Size of the last-level cache, all instances together; ``None`` where the operating system does not say."""
     found: dict[tuple[int, str], int] = {}

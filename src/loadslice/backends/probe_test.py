@@ -44,6 +44,13 @@ def test_a_containers_memory_limit_is_seen(tmp_path: Path, text: str, limit: int
     assert probe.memory_limit_bytes(tmp_path / "memory.max") == limit
 
 
+def test_what_a_container_has_left_is_what_is_free(tmp_path: Path) -> None:
+    for name, text in (("max", "3000000"), ("current", "2500000"), ("stat", "anon 5\ninactive_file 100000\n")):
+        (tmp_path / f"memory.{name}").write_text(text, encoding="ascii")
+    assert probe.free_memory_bytes(tmp_path) == 600_000
+    assert probe.free_memory_bytes(tmp_path / "none") > 600_000
+
+
 def test_caches_shared_by_cores_count_once(tmp_path: Path) -> None:
     for cpu, shared in ((0, "0-1"), (1, "0-1"), (2, "2")):
         for level, size in ((2, "512K"), (3, "4096K")):

@@ -205,7 +205,7 @@ def described(
         reshape_ms=max(0.0, float(np.median(reshaped_ms))) if reshaped_ms else 0.0,
         adopt_us_per_token=adopt_us,
         kv_bytes_per_token=layout.raw_bytes_per_block // line.language.block,
-        memory_bytes=line.ready.memory_bytes,
+        memory_bytes=line.ready.memory_bytes + line.ready.kv_bytes,
         steps=step_times(taken),
     )
 

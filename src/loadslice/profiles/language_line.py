@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 
 from loadslice.backends.language import messages as m
-from loadslice.backends.language.host import LanguageProcess, SharedSlots
+from loadslice.backends.language.host import SLOT_BYTES_PER_TOKEN, LanguageProcess, SharedSlots
 from loadslice.backends.language.worker import HEADER_BYTES
 from loadslice.profiles.language_fit import Kind, Taken
 from loadslice.spec.errors import InputError
@@ -18,7 +18,6 @@ from loadslice.spec.language import SHARING_BACKENDS, Language
 
 LOAD_TIMEOUT_S = 300.0
 ANSWER_TIMEOUT_S = 120.0
-KV_BYTES_PER_TOKEN_MAX = 64 * 1024
 FILLING, NEW = 0, 1
 """Rows that are not sequences of a step: one whose KV is given to others, and one that is computed in a step."""
 FIRST = 2
@@ -26,7 +25,7 @@ FIRST = 2
 
 def slots_for(language: Language) -> SharedSlots:
     """Shared memory for one hand-over at a time."""
-    return SharedSlots(1, (language.context + language.block) * KV_BYTES_PER_TOKEN_MAX + HEADER_BYTES)
+    return SharedSlots(1, (language.context + language.block) * SLOT_BYTES_PER_TOKEN + HEADER_BYTES)
 
 
 class EngineLine:

@@ -30,6 +30,8 @@ class KvLayout(NamedTuple):
     """How many there can be at once; ``None``: as many as blocks allow."""
     decodes: bool = True
     """Whether sequences can be continued and taken over; else prompts are computed, and handed over."""
+    kv_bytes: int = 0
+    """Memory that all of its KV has when it is full; pages are taken as they are first written."""
 
 
 class StepRow(NamedTuple):

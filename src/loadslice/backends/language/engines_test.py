@@ -1,6 +1,7 @@
 """Every engine gives the tokens that every other gives, alone, in pieces, beside others and after a hand-over."""
 
 import importlib.util
+import mmap
 import runpy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -175,3 +176,19 @@ def test_what_an_engine_cannot_do_is_refused_in_one_line(changes: dict[str, obje
         open_session(order(backend, **changes))
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def test_memory_of_kv_is_taken_as_it_is_written_and_what_can_never_be_had_is_refused() -> None:
+    before = resident_bytes()
+    session, _ = open_session(order("openvino-paged", kv_blocks=50_000))
+    assert session.layout.kv_bytes == 50_000 * session.layout.raw_bytes_per_block
+    assert resident_bytes() - before < session.layout.kv_bytes / 2
+    assert greedy(session, PROMPTS[0])[:16] == encode(ANSWERS[f"up c:{spelled('c', 1, 9)}"])
+    session.close()
+    for backend, much in (("openvino-paged", {"kv_blocks": 10**9}), ("onnxruntime-slots", {"seats": 10**6})):
+        with pytest.raises(InputError, match=r"takes [\d.e+]+ GB of memory, and [\d.]+ GB are free\. Lower"):
+            open_session(order(backend, **much))

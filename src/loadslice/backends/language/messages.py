@@ -167,6 +167,9 @@ class Ready(Message, frozen=True):
     others_share: float
     """Of the processors, in others' hands while it measured itself, 0 to 1."""
     memory_bytes: int
+    """Resident when it had loaded."""
+    kv_bytes: int = 0
+    """See `base.KvLayout`."""
 
 
 class Measuring(Message, frozen=True):

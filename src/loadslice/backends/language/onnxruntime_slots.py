@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from loadslice.backends.language.base import Float32s, KvLayout, NoRoomError, StepRow
 from loadslice.backends.language.onnx_decoder import built
+from loadslice.backends.language.room import check_room
 from loadslice.spec.errors import InputError
 
 OPTIONS = ("allow_spinning",)
@@ -36,7 +37,7 @@ class SlotSession:
         options: ``allow_spinning: true`` lets threads wait busily.
 
     Raises:
-        InputError: The model cannot be built or loaded, or an option is not known.
+        InputError: The model cannot be built or loaded, an option is not known, or there is no memory for so much KV.
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class SlotSession:
         layers, heads, head_dim = (int(said[key]) for key in ("layers", "kv_heads", "head_dim"))
         # One block more than the context: a row that is full is still written beside, when others decode.
         self._room = (-(-context // block) + 1) * block
+        need = 2 * layers * rows * heads * self._room * head_dim * 4
+        check_room(need, f"KV of {rows} rows of {self._room} tokens", "Lower `seats` or `context`.")
         self._kv = np.zeros((2 * layers, rows, heads, self._room, head_dim), np.float32)
         self._pasts = [f"past.{layer}.{part}" for layer in range(layers) for part in ("key", "value")]
         self._presents = [name.replace("past", "present") for name in self._pasts]
@@ -75,6 +78,7 @@ class SlotSession:
             raw_bytes_per_block=2 * layers * heads * block * head_dim * 4,
             has_neutral=True,
             sequences=rows,
+            kv_bytes=need,
         )
         self.vocabulary = int(self._session.get_outputs()[0].shape[1])
 

@@ -5,6 +5,8 @@ longer has it. The output layer is a fifth of a small model's work, so it is com
 Gather before it takes them out, as the vendor's own pipeline does.
 """
 
+import math
+import mmap
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 
 from loadslice.backends.language.base import Float32s, KvLayout, StepRow
 from loadslice.backends.language.blocks import BlockTable
+from loadslice.backends.language.room import check_room
 from loadslice.spec.errors import InputError
 
 SAMPLED = "sampled_rows"
@@ -33,7 +36,7 @@ class PagedSession:
         options: Passed to the plug-in as they are.
 
     Raises:
-        InputError: No such device, or not a language model.
+        InputError: No such device, not a language model, or no memory for so much KV.
     """
 
     def __init__(
@@ -61,18 +64,22 @@ class PagedSession:
         try:
             compiled = ov.Core().compile_model(graph, device, config)
         except RuntimeError as error:
-            raise InputError(f"{model}: does not compile for {device}: {str(error).splitlines()[-1][:200]}") from error
+            raise InputError(
+                f"{model}: does not compile for {device}: {str(error).strip().splitlines()[-1][:200]}"
+            ) from error
         self._request = compiled.create_infer_request()
         self._inputs: dict[str, NDArray[Any]] = {}
         """Numbers of the step before, where the runtime reads them."""
         self._pools: list[Any] = []
         shapes = []
-        for port in sorted(
+        ports = sorted(
             (port for port in compiled.inputs if "_cache." in port.any_name), key=lambda port: _order(port.any_name)
-        ):
-            shape = [blocks, *(side.get_length() for side in list(port.partial_shape)[1:])]
-            pool = ov.Tensor(port.element_type, ov.Shape(shape))
-            pool.data[...] = 0
+        )
+        sides = [[blocks, *(side.get_length() for side in list(port.partial_shape)[1:])] for port in ports]
+        need = sum(math.prod(shape) * port.element_type.size for port, shape in zip(ports, sides, strict=True))
+        check_room(need, f"KV of {blocks} blocks", "Lower `kv_tokens` or `prefix_tokens`.")
+        for port, shape in zip(ports, sides, strict=True):
+            pool = _pool(ov, port.element_type, shape)
             self._request.set_tensor(port.any_name, pool)
             self._pools.append(pool)
             shapes.append((str(port.element_type.to_dtype()), tuple(shape[1:])))
@@ -90,6 +97,7 @@ class PagedSession:
             raw=f"openvino {ov.__version__} {device} {kv_precision} {shapes[0]} {shapes[1]} x{len(shapes)}",
             raw_bytes_per_block=sum(self._per_block),
             has_neutral=is_neutral,
+            kv_bytes=need,
         )
         self.vocabulary = int(compiled.outputs[0].partial_shape[-1].get_length())
 
@@ -209,6 +217,12 @@ class PagedSession:
         self._pools.clear()
         self._inputs.clear()
         self._request = None
+
+
+def _pool(ov: Any, kind: Any, shape: list[int]) -> Any:
+    """Blocks whose pages are the system's zeros until they are written: memory that nobody uses is not taken."""
+    pages = np.frombuffer(mmap.mmap(-1, math.prod(shape) * kind.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+    return ov.Tensor(pages, ov.Shape(shape), kind)
 
 
 def _order(name: str) -> tuple[int, int]:

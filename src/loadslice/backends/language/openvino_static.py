@@ -62,7 +62,7 @@ class StaticSession:
                 compiled = ov.Core().compile_model(graph, device, {**config, **(options or {})})
             except RuntimeError as error:
                 raise InputError(
-                    f"{model}: does not compile for {device}: {str(error).splitlines()[-1][:200]}"
+                    f"{model}: does not compile for {device}: {str(error).strip().splitlines()[-1][:200]}"
                 ) from error
             self._requests[bucket] = compiled.create_infer_request()
         shape = compiled.outputs[self._places[0]].shape

@@ -70,7 +70,9 @@ class Engine:
         self._shared = shared
         self._model = bytes.fromhex(self._layout.model_sha256)
         costs = measured_costs(self._session, self._layout, order.context, measure=order.measure, tell=tell)
-        self.ready = m.Ready(self._layout, self._session.vocabulary, *costs, _resident_bytes())
+        self.ready = m.Ready(
+            self._layout, self._session.vocabulary, *costs, _resident_bytes(), self._session.layout.kv_bytes
+        )
 
     def obey(self, message: m.ToEngine) -> m.FromEngine | None:
         """Do what one message says; ``None``: there is nothing to answer."""

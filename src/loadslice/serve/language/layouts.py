@@ -38,6 +38,31 @@ def check_layouts(language: Language, layouts: Sequence[m.Layout]) -> None:
             )
 
 
+def check_slots(language: Language, layouts: Sequence[m.Layout], slot_bytes: int) -> None:
+    """Refuse links whose slots would be too small for the longest prompt: every such hand-over would fail.
+
+    Args:
+        language: Its links are looked at.
+        layouts: Of its engines, in their order.
+        slot_bytes: Of one slot, its header left out.
+
+    Raises:
+        InputError: Names the link and what would be needed.
+    """
+    by_name = dict(zip(language.engines, layouts, strict=True))
+    for link in language.links:
+        one = by_name[link.from_]
+        tokens = language.engines[link.from_].prompt_max or language.context
+        size = one.layers * 2 * one.kv_heads * one.head_dim * tokens * 4
+        if one.raw == by_name[link.to].raw:
+            size = -(-tokens // language.block) * one.raw_bytes_per_block
+        if size > slot_bytes:
+            raise InputError(
+                f"links: from '{link.from_}' to '{link.to}': KV of {tokens} tokens takes {size / 1e6:.0f} MB and a "
+                f"slot has {slot_bytes / 1e6:.0f}. Say a smaller `prompt_max` of '{link.from_}'."
+            )
+
+
 def check_vocabularies(ready: Mapping[str, m.Ready], words: Words) -> None:
     """Refuse engines that do not know all of the tokenizer's tokens; what they know beyond is no text.
 

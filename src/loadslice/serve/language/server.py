@@ -9,7 +9,8 @@ from pathlib import Path
 
 from loadslice.backends.language import messages as m
 from loadslice.backends.language.gguf import converted, tokenizer_folder
-from loadslice.backends.language.host import SharedSlots
+from loadslice.backends.language.host import SLOT_BYTES_PER_TOKEN, SharedSlots
+from loadslice.backends.language.room import check_room
 from loadslice.backends.language.words import Words
 from loadslice.backends.language.worker import HEADER_BYTES
 from loadslice.policy.tokens import desk
@@ -26,7 +27,7 @@ from loadslice.serve.language.completions import Completions
 from loadslice.serve.language.engines import LanguageEngines
 from loadslice.serve.language.front import LanguageFront, LanguageService
 from loadslice.serve.language.journal import FLUSH_S, LanguageJournalWriter, refuse_used
-from loadslice.serve.language.layouts import check_layouts, check_vocabularies
+from loadslice.serve.language.layouts import check_layouts, check_slots, check_vocabularies
 from loadslice.serve.language.metrics import LanguageMetrics
 from loadslice.serve.language.shell import LanguageShell
 from loadslice.serve.language.starting import Starting
@@ -41,8 +42,6 @@ WATCH_S = 0.5
 DRAIN_S = 20.0
 LAST_CALL_S = 0.2
 CLOSE_S = 2.0
-RAW_BYTES_UNKNOWN = 48 * 1024
-"""Per token, for slots that are made before engines have said what their KV takes."""
 
 
 class LanguageServer:
@@ -112,7 +111,7 @@ class LanguageServer:
         slots = 2 * sum(link.slots for link in self.language.links)
         prompts = [engine.prompt_max or self.language.context for engine in self.language.engines.values()]
         tokens = max(prompts) + self.language.block
-        return slots, tokens * RAW_BYTES_UNKNOWN + HEADER_BYTES
+        return slots, tokens * SLOT_BYTES_PER_TOKEN + HEADER_BYTES
 
     def _load(self, name: str, engine: LanguageEngine) -> m.Load:
         return m.Load(
@@ -194,6 +193,9 @@ class LanguageServer:
                 self._costs.setdefault(name, self.language.engines[name].cost or _cost(ready))
             layouts = [self.ready[name].layout for name in self._names]
             check_layouts(self.language, layouts)
+            check_slots(self.language, layouts, self._slot_sizes()[1] - HEADER_BYTES)
+            need = sum(one.kv_bytes for one in self.ready.values())
+            check_room(need, f"KV of all engines ({', '.join(self._names)})", "Lower `kv_tokens` or `prefix_tokens`.")
             check_vocabularies(self.ready, words)
             tables = lower(self.language, self._costs, self._beside)
             state = fresh(tables, self.language.max_sequences)
