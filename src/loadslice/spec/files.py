@@ -6,7 +6,6 @@ import hashlib
 import os
 import platform
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -224,19 +223,27 @@ def replacing(path: Path) -> Iterator[Path]:
         if path.exists() and not path.is_file():
             raise OSError(errno.EINVAL, f"it is {'a folder' if path.is_dir() else 'a pipe or a device'}, not a file")
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
+        temporary = _made_beside(path)
         yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
         temporary.replace(path)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written, {reason(error)}. Choose another place.") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def _made_beside(path: Path) -> Path:
+    """An empty file with a name that nobody has, as any other file of this process may be read and written.
+
+    The system sees to that: asking for the umask means setting it, and what other threads make meanwhile, processes
+    among it, would be open to everybody.
+    """
+    while True:
+        found = path.with_name(f".{path.name}.{os.urandom(4).hex()}{path.suffix}")
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(found, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+            return found
 
 
 def write_bytes(path: Path, data: bytes) -> None:

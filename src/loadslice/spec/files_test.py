@@ -26,6 +26,19 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
 
 
+def test_a_file_is_made_as_the_umask_says_which_is_never_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = os.umask(0o027)
+    try:
+        monkeypatch.setattr(os, "umask", None)  # it is one for all threads
+        files.write_bytes(tmp_path / "report.json", b"x")
+    finally:
+        monkeypatch.undo()
+        os.umask(before)
+    assert (tmp_path / "report.json").stat().st_mode & 0o777 == 0o640
+
+
 def test_an_unwritable_place_is_one_readable_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InputError, match="Choose another place"):
