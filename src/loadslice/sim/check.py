@@ -11,7 +11,7 @@ from loadslice.policy import columns as c
 from loadslice.policy import events, invariants, watch
 from loadslice.policy.tables import Int64s, State, Tables, fresh, lower, rule_sources
 from loadslice.sim import check_tables
-from loadslice.sim.finding import Finding
+from loadslice.sim.finding import Finding, adds_up, ended_once, goes_forward, is_closed
 from loadslice.sim.journal import effects_sha256
 from loadslice.spec import journal as spec
 from loadslice.spec import latency as latency_file
@@ -51,34 +51,14 @@ def check(journal: Journal, folder: Path) -> list[Finding]:
 
 def _books(journal: Journal) -> Iterator[Finding]:
     head, requests = journal.head, journal.requests
-    yield Finding(
-        promise="the run was closed in order",
-        held=head.clean,
-        figure="clean"
-        if head.clean
-        else "not closed: its server still runs, or was killed. What happened after the last part is not here, nor are "
-        "totals to compare with; what is here is checked below. Stop the server (SIGTERM) and check again. If it was "
-        "killed, start it with another --journal folder: this one stays as it is.",
-    )
-    total = sum(head.outcomes.values())
-    if head.clean or total:
-        yield Finding(
-            promise="submitted = sum of outcomes",
-            held=head.requests == total == requests.height,
-            figure=f"{head.requests} submitted, {total} outcomes, {requests.height} rows",
-        )
-    twice = requests.height - requests["tag"].n_unique()
-    without = requests["outcome"].null_count()
-    yield Finding(
-        promise="exactly one outcome per request",
-        held=twice == without == 0,
-        figure=f"{twice} repeated, {without} without",
-    )
+    yield is_closed(head.clean)
+    if head.clean or any(head.outcomes.values()):
+        yield adds_up(head.requests, head.outcomes, requests.height)
+    yield ended_once(requests, requests["outcome"].null_count())
 
 
 def _clock(journal: Journal) -> Iterator[Finding]:
-    backwards = journal.events.filter(pl.col("now_ns") < pl.col("now_ns").shift(1)).height
-    yield Finding(promise="the clock never goes back", held=backwards == 0, figure=f"{backwards} steps back")
+    yield goes_forward(journal.events)
     rows = journal.stages.join(journal.requests.select("tag", "arrival_ns", "end_ns"), on="tag")
     order = ["arrival_ns", "enqueued_ns", "dispatched_ns", "started_ns", "done_ns"]
     broken = 0

@@ -13,7 +13,7 @@ from loadslice.policy.tokens import desk
 from loadslice.policy.tokens.books import faults
 from loadslice.policy.tokens.layout import State, Tables
 from loadslice.policy.tokens.tables import fresh, lower
-from loadslice.sim.finding import Finding
+from loadslice.sim.finding import Finding, adds_up, ended_once, goes_forward, is_closed
 from loadslice.spec.errors import InputError
 from loadslice.spec.language import check_language
 from loadslice.spec.language_journal import EVENTS, LanguageJournal
@@ -48,29 +48,11 @@ def check_language_journal(journal: LanguageJournal) -> list[Finding]:
 
 def _books(journal: LanguageJournal) -> Iterator[Finding]:
     head, requests = journal.head, journal.requests
-    yield Finding(
-        promise="the run was closed in order",
-        held=head.clean,
-        figure="clean"
-        if head.clean
-        else "not closed: its server still runs, or was killed; what happened after the last part is not here",
-    )
+    yield is_closed(head.clean)
     if head.clean:
-        total = sum(head.outcomes.values())
-        yield Finding(
-            promise="submitted = sum of outcomes",
-            held=head.requests == total == requests.height,
-            figure=f"{head.requests} submitted, {total} outcomes, {requests.height} rows",
-        )
-    twice = requests.height - requests["tag"].n_unique()
-    unknown = requests.filter(~pl.col("outcome").is_in(list(OUTCOMES))).height
-    yield Finding(
-        promise="exactly one outcome per request",
-        held=twice == unknown == 0,
-        figure=f"{twice} repeated, {unknown} without",
-    )
-    backwards = journal.events.filter(pl.col("now_ns") < pl.col("now_ns").shift(1)).height
-    yield Finding(promise="time never goes back", held=backwards == 0, figure=f"{backwards} events before their last")
+        yield adds_up(head.requests, head.outcomes, requests.height)
+    yield ended_once(requests, requests.filter(~pl.col("outcome").is_in(list(OUTCOMES))).height)
+    yield goes_forward(journal.events)
 
 
 def _decisions(journal: LanguageJournal) -> Iterator[Finding]:
