@@ -10,6 +10,7 @@ from loadslice.app.plan_model import Models, apart
 from loadslice.plan.fleet.candidate import pipeline_of, table_of
 from loadslice.plan.fleet.planner import Candidate
 from loadslice.spec.files import encode_json, resolved, write_bytes
+from loadslice.spec.latency import LatencyTable
 from loadslice.spec.pipeline import Pipeline, Stage
 
 PIPELINE, LATENCY = "pipeline.yaml", "latency.json"
@@ -44,12 +45,7 @@ def write(candidate: Candidate, source: Path, folder: Path) -> list[str]:
     Returns:
         Names of the pipeline files.
     """
-    verdict, mix = candidate.fleet.verdict, candidate.fleet.mix
-    assert verdict is not None
-    design = candidate.judge.design
-    pipeline = pipeline_of(design, mix.counts, verdict.policy)
-    assert pipeline is not None, "it was simulated"
-    table = table_of(design, mix.counts, mix.boxes, pipeline)
+    pipeline, table = _simulated(candidate)
     write_bytes(folder / LATENCY, encode_json(table))
     if resolved(source) != resolved(folder):
         for name in sorted(_modules(pipeline)):
@@ -70,18 +66,23 @@ def write_each(candidate: Candidate, models: Models, folder: Path) -> list[str]:
     Returns:
         Names of the pipeline files.
     """
-    verdict, mix = candidate.fleet.verdict, candidate.fleet.mix
-    assert verdict is not None
-    design = candidate.judge.design
-    joint = pipeline_of(design, mix.counts, verdict.policy)
-    assert joint is not None, "it was simulated"
-    pipelines, table = apart(joint, table_of(design, mix.counts, mix.boxes, joint), models)
+    pipelines, table = apart(*_simulated(candidate), models)
     write_bytes(folder / LATENCY, encode_json(table))
     written = []
     for name, pipeline in pipelines.items():
         written.append(f"pipeline.{name}.yaml")
         write_bytes(folder / written[-1], text(_moved(pipeline, Path.cwd(), folder)).encode())
     return written
+
+
+def _simulated(candidate: Candidate) -> tuple[Pipeline, LatencyTable]:
+    """The pipeline and the times that a candidate was simulated with."""
+    verdict, mix = candidate.fleet.verdict, candidate.fleet.mix
+    assert verdict is not None
+    design = candidate.judge.design
+    pipeline = pipeline_of(design, mix.counts, verdict.policy)
+    assert pipeline is not None
+    return pipeline, table_of(design, mix.counts, mix.boxes, pipeline)
 
 
 def not_served(pipeline: Pipeline) -> list[str]:

@@ -182,7 +182,11 @@ def _cpu_use(replay: Replay, before: Clocks, after: Clocks, load_before: float |
 
 
 def clear_journal(journal: Path) -> None:
-    """Remove the journal of an earlier study, and nothing that is not one."""
+    """Remove the journal of an earlier study, and nothing that is not one.
+
+    Raises:
+        InputError: The folder is there and holds no journal.
+    """
     if journal.is_dir():
         if not any((journal / name).exists() for name in ("journal.json", "requests.parquet", "parts")):
             raise InputError(f"{journal}: exists and is not a journal. Choose another place with --out.")

@@ -94,7 +94,18 @@ class _Machine:
         """Threads, from each instant to the next."""
 
     def slower(self, begin_ns: Float64s, end_ns: Float64s, stage: int, engine: int, contention: float) -> Float64s:
-        """[n] time taken over time alone."""
+        """How many times longer work takes for what runs beside it.
+
+        Args:
+            begin_ns: [n] when each began, of the instants this was made from.
+            end_ns: [n] when it ended.
+            stage: Index of its stage.
+            engine: Index of its engine.
+            contention: How many times longer a batch takes there while every other thread computes, 1 or more.
+
+        Returns:
+            [n] time taken over time alone, 1 or more.
+        """
         service, threads = self._service, int(self._service.threads[engine])
         if threads == 0 or not np.isfinite(service.cores):
             return np.ones(len(begin_ns))

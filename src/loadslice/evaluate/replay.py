@@ -146,6 +146,9 @@ def replay(
 
     Returns:
         One row per request with `REPLAY_COLUMNS`, in order of the stretch, and how the run ended.
+
+    Raises:
+        InputError: More requests than one replay keeps in memory.
     """
     if stretch.height > REQUESTS_MAX:
         raise InputError(

@@ -188,7 +188,16 @@ def as_served(cost: StepCost, shape: Sequence[float], steps: Sequence[Held], res
 def expected_ms(
     cost: StepCost, shape: Sequence[float], prompt_tokens: int, rows: int, pairs: float, prompt_pairs: float
 ) -> float:
-    """What a step should take."""
+    """What a step should take, ms.
+
+    Args:
+        cost: Fitted.
+        shape: At `SHAPE_ROWS`, as `EngineTimes` has it.
+        prompt_tokens: Of prompts that the step computes.
+        rows: Sequences that decode in it.
+        pairs: Over those sequences, the tokens before each added up.
+        prompt_pairs: The same over the tokens of prompts.
+    """
     prompt_attend_ns = cost.attend_ns if cost.prompt_attend_ns is None else cost.prompt_attend_ns
     line = cost.step_ms + (prompt_tokens * cost.token_us + rows * cost.row_us) / 1e3
     line += (pairs * cost.attend_ns + prompt_pairs * prompt_attend_ns) / 1e6

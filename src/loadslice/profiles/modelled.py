@@ -212,7 +212,15 @@ def _transfer_bytes(result: Inspection) -> float:
 def error(
     asked: Demand, device: Device, known: Kindly | None, curve: PowerCurve | None, at: str | None = None
 ) -> ModelError:
-    """How far off a modelled time of this demand on this device, at this precision, may be."""
+    """How far off a modelled time may be.
+
+    Args:
+        asked: Work of the model, as the device would do it.
+        device: That is not here.
+        known: Calibration of its kind; ``None``: none was measured, and the error is that of kinds unmeasured.
+        curve: Of its power, whose error is that of energies.
+        at: Precision that it computes in; one that the calibration was not fitted at adds to the error.
+    """
     found = _calibrated_error(asked, device, known, curve, at)
     beside = disturbed(device)
     if not beside:

@@ -8,7 +8,16 @@ ON_HOST = frozenset({"onnxruntime", "openvino", "python"})
 
 
 def gap(stage: Stage, engine: str, bucket: int, entries: list[Entry], factor: float, rows_most: int) -> str | None:
-    """What of a bucket was not measured, and what is taken instead."""
+    """What of a bucket was not measured, and what is taken instead; ``None``: nothing was missed.
+
+    Args:
+        stage: Of the pipeline.
+        engine: One of the stage's.
+        bucket: Index into the stage's ``buckets``; beyond them: what fits none.
+        entries: Of the latency table that stand for it, by rows ascending.
+        factor: By which their times are multiplied: how much more the bucket holds than the shape they are of.
+        rows_most: From `rows_most`.
+    """
     shape = stage.buckets[bucket] if bucket < len(stage.buckets) else None
     place = f"{stage.name} on {engine}" + ("" if shape is None else f" at {shape}")
     if factor != 1.0 and shape is not None:
@@ -29,7 +38,7 @@ def rows_most(latency: LatencyTable, stage: Stage, engine: str, bucket: int) -> 
 
 
 def remedy(pipeline: Pipeline, stage: Stage, engine: str, pipeline_path: str) -> str:
-    """How what is missing would come to be known."""
+    """The next command, in a sentence: how the times that an engine lacks at a stage would come to be known."""
     runs_here = pipeline.engines[engine].backend in ON_HOST and (stage.model or stage.python) is not None
     command = f"Run `loadslice profile {pipeline_path} --on {engine}`"
     return f"{command}, or add an entry." if runs_here else "Add an entry to the latency table."

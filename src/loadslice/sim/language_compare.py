@@ -32,7 +32,7 @@ def run_router(
     faults: NDArray[np.int64] | None = None,
     learned: NDArray[np.int64] | None = None,
 ) -> LanguageRun:
-    """One run of one router policy."""
+    """One run of one router policy; the language file's own is not asked. Arguments as of `run_language`."""
     router = msgspec.structs.replace(around.language.router, policy=policy)
     return run_language(
         trace,

@@ -253,7 +253,11 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def sha256_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, as hexadecimal."""
+    """SHA-256 of a file's bytes, as hexadecimal.
+
+    Raises:
+        InputError: It cannot be read.
+    """
     digest = hashlib.sha256()
     try:
         with opened(path) as stream:

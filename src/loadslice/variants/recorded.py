@@ -130,7 +130,11 @@ def of_folder(folder: Path, inputs: Sequence[TensorInfo]) -> Recorded:
 def checked(
     names: list[str], feeds: list[Feeds], inputs: Sequence[TensorInfo], labels: list[Any] | None, place: str
 ) -> Recorded:
-    """Check inputs from anywhere; see `of_folder`."""
+    """Check inputs from anywhere; see `of_folder`.
+
+    Raises:
+        InputError: Fewer than two, one that the model does not take, none that differ, or numbers that are none.
+    """
     if len(feeds) < 2:
         raise InputError(
             f"{place}: {len(feeds)} inputs; at least two are needed, one to calibrate on and one to judge by."

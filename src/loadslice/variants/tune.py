@@ -114,6 +114,15 @@ def throughput(bench: Workbench, proof: Proof, base: Base, seconds: float) -> li
     """Items per second with every core busy: many one-thread streams, or one stream of all threads; rows or batches.
 
     Windows of the untuned model and of each setting alternate; medians are compared.
+
+    Args:
+        bench: Its cores are shared out.
+        proof: An artefact that runs and has been judged.
+        base: The untuned model.
+        seconds: Time for all of it.
+
+    Returns:
+        One for each way, the quickest first, but those last that miss the floor when rows share a batch.
     """
     cores = bench.cores
     window_s = min(max(seconds / WINDOWS_IN_TIME, WINDOW_S_MIN), WINDOW_S_MAX)

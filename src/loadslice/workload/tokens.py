@@ -135,6 +135,12 @@ def hits(chains: Sequence[Sequence[int]], prompt: NDArray[np.int64], block: int,
     """Prompt tokens that a cache of so many blocks finds, and prompts that find any.
 
     Whole leading blocks count; the last token of a prompt is always computed. A prompt is kept once it has come.
+
+    Args:
+        chains: Of each prompt, in order of arrival, its prefix blocks: a hash each, that stands for all before it too.
+        prompt: [n] tokens of each.
+        block: Tokens of a block.
+        capacity: Blocks that the cache holds; the least recently used goes first.
     """
     kept: OrderedDict[int, None] = OrderedDict()
     tokens = finds = 0

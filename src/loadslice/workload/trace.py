@@ -140,7 +140,18 @@ def _check_times(times: pl.Series, place: str, locate: Locate) -> None:
 
 
 def refuse_first(wrong: pl.Series, column: pl.Series, place: str, says: str, locate: Locate) -> None:
-    """Raise for the first row where ``wrong`` holds; nulls count as right."""
+    """Raise for the first row where ``wrong`` holds.
+
+    Args:
+        wrong: Booleans; nulls count as right.
+        column: The values, of which the first wrong one is shown.
+        place: Before the value: the file and the field.
+        says: After it: what is wrong.
+        locate: Index of a row to where it stands.
+
+    Raises:
+        InputError: Some row is wrong.
+    """
     if wrong.any():
         index = int(wrong.fill_null(value=False).arg_true()[0])
         value = column[index]

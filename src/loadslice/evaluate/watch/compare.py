@@ -71,6 +71,12 @@ def psi(reference: Floats, window: Floats, cuts: Floats, clumping: float) -> Com
     """Population stability index over quantile bins of the reference, and Pearson's test of the same counts.
 
     ``sum (q - p) ln(q / p)``; half a count is added everywhere, so that an empty bin is no infinity.
+
+    Args:
+        reference: [n] figures, in any order.
+        window: [m] figures to compare.
+        cuts: From `edges`.
+        clumping: At least 1.
     """
     bins = len(cuts) + 1
     first = np.bincount(np.searchsorted(cuts, reference, side="left"), minlength=bins).astype(np.float64)

@@ -1,258 +1,235 @@
-"""CSV with a header: any table through a column map; the public CSV traces are special cases of it."""
+"""Any table through a column map: what rows of text become, whatever file they come from (`csv_table` and its kin)."""
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
 
-from loadslice.spec import frames
 from loadslice.spec.errors import InputError
+from loadslice.spec.pipeline import CLASSES
 from loadslice.workload import trace
-from loadslice.workload.readers import source, times
+from loadslice.workload.readers import times
 from loadslice.workload.readers.parsed import Parsed, gather
-from loadslice.workload.readers.times import TimeUnit
+from loadslice.workload.readers.said import Said
+from loadslice.workload.readers.times import Clock, TimeUnit
 from loadslice.workload.readers.units import durations, refuse_other_time
 
 
-def header_of(path: Path) -> list[str]:
-    """Column names of a CSV file.
+@dataclass(frozen=True)
+class Chosen:
+    """What is read of a table.
+
+    Attributes:
+        fields: Column of the table -> column of a trace.
+        left_out: Columns that are not used.
+        only: Column that says which rows are requests; it need not be one of ``fields``.
+    """
+
+    fields: Mapping[str, str]
+    left_out: list[str]
+    only: str | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns whose text is needed."""
+        return list(dict.fromkeys([*self.fields, *([self.only] if self.only is not None else [])]))
+
+
+def choose(path: Path, header: list[str], said: Said) -> Chosen:
+    """Columns that are read: those that are mapped, and those that have a trace's name already.
 
     Raises:
-        InputError: Empty, or a name twice.
+        InputError: A mapped column is absent, or none is ``arrival_s``.
     """
-    first = source.head(path).removeprefix(b"\xef\xbb\xbf").split(b"\n", 1)[0]
-    try:
-        fields = next(csv.reader([first.decode(errors="replace").rstrip("\r")]), [])
-    except csv.Error as error:
-        raise InputError(f"{path}: line 1 is no CSV header ({error}).") from error
-    names = [name.strip() for name in fields]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise InputError(f"{path}: line 1: column '{min(twice)}' stands twice.")
-    return names
-
-
-def read(
-    path: Path, mapping: Mapping[str, str], time_unit: TimeUnit | None = None, units: Mapping[str, TimeUnit] = {}
-) -> Parsed:
-    """Read any CSV with a header.
-
-    Args:
-        path: The file.
-        mapping: Column of the file -> column of a trace; columns that already have a trace's name need none.
-        time_unit: How times are written; ``None``: decided from the first.
-        units: Of mapped durations, by column.
-
-    Raises:
-        InputError: Unreadable, a mapped column absent, or a value of the wrong type (with its line).
-    """
-    header = header_of(path)
-    fields = chosen(path, header, mapping)
-    return read_rows(path, lambda: text_rows(path, header), header, fields, mapping, time_unit, units)
-
-
-def read_rows(
-    path: Path,
-    rows: Callable[[], Iterator[pl.DataFrame]],
-    header: list[str],
-    fields: Mapping[str, str],
-    mapping: Mapping[str, str],
-    time_unit: TimeUnit | None,
-    units: Mapping[str, TimeUnit],
-) -> Parsed:
-    """Read rows of text, wherever they come from.
-
-    Args:
-        path: For messages.
-        rows: Gives them, as `text_rows` does.
-        header: All columns of the file.
-        fields: As `chosen` gives them.
-        mapping: Of these, what the user said.
-        time_unit: How times are written; ``None``: decided from the first.
-        units: Of mapped durations, by column.
-
-    Raises:
-        InputError: A value of the wrong type, or a column whose name says another unit than its field has.
-    """
-    left_out = [name for name in header if name not in fields]
-    notes = (f"columns not used: {', '.join(left_out)[:200]}",) if left_out else ()
-    factors, silent = durations(path, mapping, units)
-    if silent:
-        notes = (*notes, f"{silent} was read as milliseconds; say --map COLUMN=FIELD:s (or us, ns) if it is not")
-    parsed = parse_rows(path, rows(), fields, time_unit, factors)
-    if not parsed.absolute and time_unit is None:
-        notes = (*notes, "times were read as seconds; say --time-unit if they are not")
-    return replace(parsed, notes=(*parsed.notes, *notes))
+    only = said.only[0] if said.only is not None else None
+    need(path, header, [*said.mapping, *([only] if only is not None else [])])
+    targets = set(said.mapping.values())
+    fields = {
+        name: name
+        for name in header
+        if trace.column_type(name) is not None and name not in targets and name != "blocks"
+    }
+    fields.update(said.mapping)
+    if "arrival_s" not in fields.values():
+        raise InputError(
+            f"{path}: no column 'arrival_s'; found {', '.join(header)[:200]}. Name one with --map COLUMN=arrival_s."
+        )
+    return Chosen(fields, [name for name in header if name not in fields and name != only], only)
 
 
 def need(path: Path, header: list[str], names: Iterable[str]) -> None:
     """Refuse a table that lacks one of these columns."""
     for name in names:
         if name not in header:
-            raise InputError(f"{path}: no column '{name}'; found {', '.join(header)[:200]}.{_separated(header)}")
+            raise InputError(f"{path}: no column '{name}'; found {', '.join(header)[:200]}.")
 
 
-def chosen(path: Path, header: list[str], mapping: Mapping[str, str]) -> dict[str, str]:
-    """Columns that are read, with their fields: those that are mapped, and those that have a trace's name already.
-
-    Raises:
-        InputError: A mapped column is absent, or none is ``arrival_s``.
-    """
-    need(path, header, mapping)
-    targets = set(mapping.values())
-    found = {
-        name: name
-        for name in header
-        if trace.column_type(name) is not None and name not in targets and name != "blocks"
-    }
-    found.update(mapping)
-    if "arrival_s" not in found.values():
-        raise InputError(
-            f"{path}: no column 'arrival_s'; found {', '.join(header)[:200]}. "
-            f"Name one with --map COLUMN=arrival_s.{_separated(header)}"
-        )
-    return found
-
-
-def _separated(header: list[str]) -> str:
-    """What a header of one name that is several is likely to be."""
-    marks = [mark for mark in ";\t|" if len(header) == 1 and mark in header[0]]
-    return f" Its columns seem to be separated by {marks[0]!r}: write them with commas." if marks else ""
-
-
-def parse(path: Path, header: list[str], chosen: Mapping[str, str], time_unit: TimeUnit | None) -> Parsed:
-    """Read the chosen columns of a table.
+def read_rows(path: Path, rows: Callable[[], Iterator[pl.DataFrame]], chosen: Chosen, said: Said) -> Parsed:
+    """Read rows of text, wherever they come from.
 
     Args:
-        path: The file.
-        header: All its columns.
-        chosen: Column of the file -> column of a trace; ``arrival_s`` among them.
-        time_unit: How times are written; ``None``: decided from the first.
+        path: For messages.
+        rows: Gives them: strings, with a column ``line``.
+        chosen: Which columns.
+        said: What their owner says of them.
 
     Raises:
-        InputError: A value of the wrong type, with its line.
+        InputError: A value of the wrong type, or a column whose name says another unit than its field has.
     """
-    return parse_rows(path, text_rows(path, header), chosen, time_unit, {})
+    notes: list[str] = []
+    factors, silent = durations(path, said.mapping, said.units)
+    parsed = parse_rows(path, _taken(rows(), said, notes), chosen, said, factors)
+    if chosen.left_out:
+        notes.append(f"columns not used: {', '.join(chosen.left_out)[:200]}")
+    for column in silent:
+        field = said.mapping[column]
+        median = parsed.frame[field].median()
+        seen = f" (median {median:.4g})" if isinstance(median, float) else ""
+        notes.append(
+            f"'{column}' was read as milliseconds{seen}; say --map '{column}={field}:s' (or us, ns) if it is not"
+        )
+    if not parsed.absolute and said.time_unit is None:
+        notes.append("times were read as seconds; say --time-unit if they are not")
+    if said.ended:
+        parsed = _ended(path, parsed)
+    return replace(parsed, notes=(*parsed.notes, *notes))
 
 
 def parse_rows(
-    path: Path,
-    blocks: Iterator[pl.DataFrame],
-    chosen: Mapping[str, str],
-    time_unit: TimeUnit | None,
-    factors: Mapping[str, float],
+    path: Path, blocks: Iterator[pl.DataFrame], chosen: Chosen, said: Said, factors: Mapping[str, float]
 ) -> Parsed:
-    """As `parse`, from rows of text; ``factors`` turns columns into the unit of their field."""
-    time_column = next(column for column, field in chosen.items() if field == "arrival_s")
-    unit, absolute = time_unit, time_unit == "iso"
-    notes: tuple[str, ...] = ()
+    """Type rows of text; ``factors`` turns columns into the unit of their field."""
+    time_column = next(column for column, field in chosen.fields.items() if field == "arrival_s")
+    fields = {column: field for column, field in chosen.fields.items() if field != "arrival_s"}
+    unit, absolute = said.time_unit, said.time_unit == "iso"
+    notes: list[str] = []
     parts: list[pl.DataFrame] = []
     for rows in blocks:
+        if not rows.height:
+            continue
         texts = rows[time_column]
         if not parts:
-            unit, absolute = _unit(texts, time_unit)
-            if time_unit is None and not absolute:
+            unit, absolute = _unit(texts, said)
+            if said.time_unit is None and not absolute:
                 refuse_other_time(path, time_column)
+            if unit == "iso":
+                notes += _zone_notes(str(texts[0]), said.clock)
+            elif said.clock != Clock():
+                raise InputError(f"{path}: {time_column}: --zone and --time-format are for dates, not '{texts[0]}'.")
+            fields = _without_others(rows, fields, said, notes)
         assert unit is not None
-        stamps = times.to_ns(texts, unit)
-        times.refuse_unparsed(stamps, texts, rows["line"], f"{path}: {time_column}")
-        if not parts and unit == "iso" and not times.has_zone(str(texts[0])):
-            notes = ("times without a zone were taken as UTC",)
-        others = [
-            _typed(rows[column], field, rows["line"], path) * factors[column]
-            if column in factors
-            else _typed(rows[column], field, rows["line"], path)
-            for column, field in chosen.items()
-            if field != "arrival_s"
-        ]
-        parts.append(pl.DataFrame([stamps.rename("time_ns"), *others, rows["line"]]))
-    frame = gather(parts, path)
-    return Parsed(frame, source="csv", absolute=absolute, notes=notes)
+        stamps = times.to_ns(texts, unit, said.clock)
+        times.refuse_unparsed(stamps, texts, rows["line"], f"{path}: {time_column}", said.clock.expects)
+        columns = [_column(rows, column, field, path, said, factors.get(column)) for column, field in fields.items()]
+        parts.append(pl.DataFrame([stamps.rename("time_ns"), *columns, rows["line"]]))
+    return Parsed(gather(parts, path), source="csv", absolute=absolute, notes=tuple(notes))
 
 
-def _unit(texts: pl.Series, stated: TimeUnit | None) -> tuple[TimeUnit, bool]:
-    first = texts.drop_nulls().first()
-    guessed, absolute = times.guess_unit(str(first))
+def _taken(blocks: Iterator[pl.DataFrame], said: Said, notes: list[str]) -> Iterator[pl.DataFrame]:
+    """The rows that are meant; ``notes`` gets how many were not, once all are read."""
+    if said.only is None:
+        yield from blocks
+        return
+    column, pattern = said.only
+    seen = kept = 0
+    for rows in blocks:
+        taken = rows.filter(pl.col(column).str.contains(pattern).fill_null(value=False))
+        seen, kept = seen + rows.height, kept + taken.height
+        yield taken
+    if kept < seen:
+        notes.append(f"{seen - kept} of {seen} rows were left out: --only '{column}={pattern}'")
+
+
+def _ended(path: Path, parsed: Parsed) -> Parsed:
+    if "latency_ms" not in parsed.frame.columns:
+        raise InputError(
+            f"{path}: --ended takes latency_ms from times, and no column is it; add --map COLUMN=latency_ms."
+        )
+    note = "times are when requests ended (--ended): arrival is that time less latency_ms"
+    return replace(parsed, completion_order=True, completion_stamped=True, notes=(*parsed.notes, note))
+
+
+def _unit(texts: pl.Series, said: Said) -> tuple[TimeUnit, bool]:
+    """How times are written, and whether they count from 1970."""
+    if said.clock.form is not None:
+        return "iso", True
+    guessed, absolute = times.guess_unit(str(texts.drop_nulls().first()))
+    stated = said.time_unit
     if stated is None:
         return guessed, absolute
     return stated, stated == "iso" or (absolute and stated == guessed)
 
 
-def _typed(texts: pl.Series, field: str, lines: pl.Series, path: Path) -> pl.Series:
+def _zone_notes(first: str, clock: Clock) -> list[str]:
+    if clock.says_zone(first):
+        return []
+    if clock.zone is None:
+        return ["times without a zone were taken as UTC; say --zone, such as Europe/Berlin, if they are not"]
+    return [f"times without a zone were taken as those of {clock.zone}"]
+
+
+def _without_others(rows: pl.DataFrame, fields: dict[str, str], said: Said, notes: list[str]) -> dict[str, str]:
+    """Leave out columns that nobody mapped, have a trace's name by chance, and begin with what no trace holds."""
+    kept = dict(fields)
+    for column, field in fields.items():
+        if column in said.mapping:
+            continue
+        known = rows[column].str.strip_chars().drop_nulls()
+        first = next(iter(known.filter(known != "").head(1)), None)
+        if first is None or (field == "class" and said.classes):
+            continue
+        if field == "class" and first not in CLASSES:
+            notes.append(
+                f"column 'class' was not used: '{first[:60]}' is none of {', '.join(CLASSES)}; "
+                f"say --class '{first[:60]}=sheddable' and so on to use it"
+            )
+        elif _numbers(pl.Series([first]), field)[0] is None:
+            notes.append(f"column '{column}' was not used: '{first[:60]}' cannot be {field}")
+        else:
+            continue
+        del kept[column]
+    return kept
+
+
+def _column(rows: pl.DataFrame, column: str, field: str, path: Path, said: Said, factor: float | None) -> pl.Series:
+    """One column of a table as a column of a trace."""
+    texts = rows[column].str.strip_chars()
+    texts = texts.set(texts == "", None)
+    if field == "class":
+        return _classes(texts, rows["line"], path, said.classes)
+    values = _numbers(texts, field)
+    bad = (values.is_null() & texts.is_not_null()).arg_true()
+    if len(bad):
+        index = int(bad[0])
+        raise InputError(
+            f"{path}: line {rows['line'][index]}: {column}: '{texts[index][:60]}' cannot be {field} "
+            f"({trace.column_type(field)})."
+        )
+    return values if factor is None else values * factor
+
+
+def _numbers(texts: pl.Series, field: str) -> pl.Series:
+    """Texts in the type of a field, null where they cannot be it."""
     kind = trace.column_type(field)
     assert kind is not None, field
-    texts = texts.str.strip_chars()
-    texts = texts.set(texts == "", None)
     if kind == pl.String():
         return texts.rename(field)
     # Through a float: tables of other programs write whole numbers as `12.0`.
     numbers = texts.cast(pl.Float64, strict=False)
     if kind.is_integer():
         numbers = numbers.set(numbers != numbers.round(0), None).cast(kind, strict=False)
-    bad = (numbers.is_null() & texts.is_not_null()).arg_true()
-    if len(bad):
-        index = int(bad[0])
-        raise InputError(
-            f"{path}: line {lines[index]}: {texts.name}: '{texts[index][:60]}' cannot be {field} ({kind})."
-        )
     return numbers.rename(field)
 
 
-def text_rows(path: Path, header: list[str]) -> Iterator[pl.DataFrame]:
-    """Read rows as strings, with a column ``line``.
-
-    Raises:
-        InputError: A row with more fields than the header, with its line.
-    """
-    schema = dict.fromkeys(header, pl.String)
-    for block in source.blocks(path, quoted=True):
-        first = block.first_line == 1
-        data = block.data.split(b"\n", 1)[1] if first else block.data
-        body = source.Block(data, block.first_line + 1 if first else block.first_line)
-        if not data.strip():
-            continue
-        try:
-            with frames.guarded():
-                rows = pl.read_csv(io.BytesIO(data), has_header=False, schema=schema, infer_schema=False)
-        except frames.TableError as error:
-            raise InputError(f"{path}: {_fault(body, len(header)) or f'not a CSV table ({error})'}.") from error
-        if b'"' not in data and data.count(b",") < rows.height * (len(header) - 1):
-            # Polars fills short rows; a row cut off is damage, not "unknown".
-            fault = _fault(body, len(header))
-            if fault is not None:
-                raise InputError(f"{path}: {fault}.")
-        if "line" in header:
-            rows = rows.rename({"line": "line of the file"})
-        yield rows.with_columns(line=_line_numbers(body, rows.height))
-
-
-def _line_numbers(block: source.Block, height: int) -> pl.Series:
-    if block.data.count(b"\n") == height:
-        return pl.int_range(block.first_line, block.first_line + height, dtype=pl.Int64, eager=True)
-    # Quoted newlines or blank lines: count as the csv module does, more slowly.
-    reader = csv.reader(io.StringIO(block.data.decode(), newline=""))
-    begun, numbers = block.first_line, []
-    for row in reader:
-        if row:
-            numbers.append(begun)
-        begun = block.first_line + reader.line_num
-    return pl.Series("line", (numbers + [begun] * height)[:height], dtype=pl.Int64)
-
-
-def _fault(block: source.Block, columns: int) -> str | None:
-    """Find the first row that is not one of this many fields."""
-    if block.data.count(b'"') % 2:
-        return f"line {block.first_line} or later: a double quote is never closed"
-    reader = csv.reader(io.StringIO(block.data.decode(), newline=""))
-    begun = block.first_line
-    try:
-        for row in reader:
-            if row and len(row) != columns:
-                return f"line {begun} has {len(row)} fields, the header {columns}"
-            begun = block.first_line + reader.line_num
-    except csv.Error as found:
-        return f"line {begun}: {found}"
-    return None
+def _classes(texts: pl.Series, lines: pl.Series, path: Path, words: Mapping[str, str]) -> pl.Series:
+    """Words that somebody has for classes as those of a trace."""
+    known = {**{name: name for name in CLASSES}, **words}
+    wrong = (texts.is_not_null() & ~texts.is_in(list(known))).arg_true()
+    if len(wrong):
+        index = int(wrong[0])
+        raise InputError(
+            f"{path}: line {lines[index]}: {texts.name}: '{texts[index][:60]}' is none of {', '.join(known)[:200]}. "
+            f"Say which class it is with --class '{texts[index][:60]}=sheddable'."
+        )
+    return texts.replace_strict(known, default=None, return_dtype=pl.String).rename("class")
