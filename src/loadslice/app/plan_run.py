@@ -87,6 +87,8 @@ def run(asked: Asked) -> Plan:
         devices=asked.devices,
         shapes=parse_shapes(tuple(asked.shapes)),
     )
+    # Before anything that takes long: what is wrong with a file is said at once.
+    evidence = plan_evidence.read(asked.portrait, asked.inspections, asked.squeezes)
     found = read(given)
     setting = set_up(
         found.frame, found.pipeline, found.latency, found.offers, found.budget, prices=found.prices, seed=asked.seed
@@ -98,7 +100,7 @@ def run(asked: Asked) -> Plan:
     simulate.warm()
     tools = _tools(asked, found)
     planned = planner.make(setting, found.budget, asked.objective, tools)
-    plan = _advised(planned, setting, found, asked, given)
+    plan = _advised(planned, setting, found, asked, given, evidence)
     chosen = planned.candidates.get(plan.recommended or "")
     if asked.out is not None and chosen is not None and models.together:
         warnings = [*plan.warnings, SERVERS]
@@ -142,7 +144,14 @@ def _key(asked: Asked, found: Read) -> str:
     return digest.hexdigest()[:16]
 
 
-def _advised(planned: Planned, setting: Setting, found: Read, asked: Asked, given: Given) -> Plan:
+def _advised(
+    planned: Planned,
+    setting: Setting,
+    found: Read,
+    asked: Asked,
+    given: Given,
+    evidence: plan_evidence.Evidence,
+) -> Plan:
     """Money, decision and confidence put to the fleets."""
     files = {"trace": given.trace, "pipeline": given.pipeline, "budget": given.budget, "profile": given.profile}
     files |= {"offers": given.offers, "prices": given.prices, "portrait": asked.portrait}
@@ -182,7 +191,6 @@ def _advised(planned: Planned, setting: Setting, found: Read, asked: Asked, give
     }
     runs_by = {name: times_name(name, offer) for name, offer in design.offers.items()}
     seen = {} if asked.observed is None else asked.observed.times_seen
-    evidence = plan_evidence.read(asked.portrait, asked.inspections, asked.squeezes)
     return complete(
         plan,
         found.budget,

@@ -78,7 +78,7 @@ def _ms(value: float | None) -> str:
 
 
 def _whole(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:,.0f}"
+    return "unknown" if value is None else f"{value:,.0f}" if value < 1e12 else f"{value:.4g}"
 
 
 def _error(plan: Plan) -> Iterator[str]:

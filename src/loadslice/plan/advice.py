@@ -163,7 +163,7 @@ def _lacking(fleets: Sequence[PlannedFleet], near: str | None) -> str:
 
 
 def _amount(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return "unknown" if value is None else f"{value:,.0f}" if 100 <= value < 1e12 else f"{value:.3g}"
 
 
 CAVEAT = "But other programs disturbed the study's runs: repeat it on a quiet machine before deciding."

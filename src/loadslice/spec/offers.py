@@ -133,7 +133,9 @@ def _check_offer(offer: Offer, offers: Offers, where: str) -> None:
     _within(where, {"memory_bytes": offer.memory_bytes}, 1e5, 1e14)
     _watts(where, {"idle_w": offer.idle_w, "active_w": offer.active_w}, 5000)
     least_w = GPU_W_MIN if offer.kind == "gpu" else CORE_W_MIN * offer.cores if offer.kind == "cpu" else 0.0
-    if offer.active_w is not None and 0 < offer.active_w < least_w:
+    if offer.active_w == 0:
+        raise InputError(f"{where}.active_w: nothing works on 0 W. Leave out what is not known.")
+    if offer.active_w is not None and offer.active_w < least_w:
         raise InputError(
             f"{where}.active_w: no such {offer.kind.upper()} works on {offer.active_w:g} W. If that is kilowatts, "
             f"write {offer.active_w * 1000:g}."

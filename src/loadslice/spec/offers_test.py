@@ -28,6 +28,7 @@ def test_an_unstated_figure_is_unknown_and_not_zero(tmp_path: Path) -> None:
         ("{kind: gpu, box: server, cards: 3}", "cards: 3 is not between 0 and 2"),
         ("{kind: gpu, box: server, cards: 1, count_max: 1000000000}", "count_max: 1e.09 is not between"),
         ("{kind: gpu, box: server, cards: 1, active_w: 0.3}", "works on 0.3 W. If that is kilowatts, write 300"),
+        ("{kind: npu, box: server, cards: 1, active_w: 0}", "nothing works on 0 W. Leave out what is not known"),
         ("{kind: cpu, box: server, cores: 8, active_w: 0.06}", "If that is kilowatts, write 60"),
         ("{kind: npu, box: server, cards: 1, active_w: 9000}", "neither kilowatts nor milliwatts"),
         ("{kind: gpu, box: server, cards: 1, idle_w: 90, active_w: 70}", "idle_w 90 is above active_w 70"),

@@ -78,6 +78,17 @@ def test_neither_a_pipeline_nor_a_model_is_one_line(files: Path, capsys: pytest.
     assert capsys.readouterr().err == "loadslice: give --pipeline FILE, or --model FILE (once or several times).\n"
 
 
+def test_a_wrong_piece_of_evidence_is_refused_before_anything_is_simulated(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = str(files / "budget.yaml")
+    assert run(arguments(files, "--out", str(tmp_path / "out"), "--inspection", wrong)) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1
+    assert told[0].startswith(f"loadslice: {wrong}")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -69,6 +69,13 @@ def setting() -> Setting:
     return set_up(trace, specimen.pipeline(), measured(), offered(**engines), specimen.BUDGET)
 
 
+def test_a_stage_that_the_pipeline_does_not_have_is_named() -> None:
+    trace = pl.DataFrame({"arrival_s": np.arange(50) / 10})
+    engines = {"cpu": cpu("server"), "gpu": msgspec.structs.replace(card("server"), stages=["clasify"])}
+    made = set_up(trace, specimen.pipeline(), measured(), offered(**engines), specimen.BUDGET)
+    assert "'gpu': stages: 'clasify' is no stage of the pipeline (classify)." in made.warnings
+
+
 def test_a_time_that_is_taken_over_is_modelled_with_an_error_in_every_table_of_a_fleet() -> None:
     made = setting()
     design, stage = made.design, specimen.pipeline().stages[0]

@@ -162,7 +162,7 @@ def test_what_is_there_needs_no_price_to_be_the_cheapest() -> None:
     setting = set_up(trace(), specimen.pipeline(), specimen.latency(), offers, specimen.BUDGET, prices=prices)
     there = setting.lowered
     assert there.unpriced(np.array([3, 0]), np.array([1])) == []
-    assert there.unpriced(np.array([3, 0]), np.array([2])) == ["price of server"]
+    assert there.unpriced(np.array([3, 0]), np.array([2])) == ["the price of server"]
     first, second = (fixed_per_hour(there.problem, np.array([1, 0]), np.array([n])) for n in (1, 2))
     assert second > 2 * first
 

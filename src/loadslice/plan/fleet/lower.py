@@ -36,7 +36,7 @@ class Lowered:
         """What of a fleet has no price, in words; what is there already needs none."""
         names = [*self.problem.engines, *self.problem.boxes]
         return [
-            f"price of {name}"
+            f"the price of {name}"
             for name, count in zip(names, [*counts, *boxes], strict=True)
             if count > self.owned.get(name, 0) and "price" in self.missing.get(name, ())
         ]

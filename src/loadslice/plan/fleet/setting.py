@@ -65,6 +65,7 @@ def set_up(
         InputError: A stage that no offer can run.
     """
     runs = _runs(pipeline, latency, offers)
+    misnamed = _unknown_stages(offers, pipeline)
     used = {name for names in runs for name in names}
     warnings = [f"'{name}' has no time for any stage; it is left out." for name in offers.engines if name not in used]
     offers = msgspec.structs.replace(
@@ -88,7 +89,7 @@ def set_up(
         budget.money.currency,
         found,
     )
-    warnings += elsewhere.told(offers, found)
+    warnings += [*elsewhere.told(offers, found), *misnamed]
     one_each = np.ones(len(offers.engines), np.int64)
     boxes = np.ones(len(offers.boxes), np.int64)
     every = pipeline_of(design, one_each, POLICIES[0])
@@ -100,6 +101,19 @@ def set_up(
     return Setting(
         design, prepared.traffic, asked, lower(offers, budget, asked, prices), offers, list(dict.fromkeys(warnings))
     )
+
+
+def _unknown_stages(offers: Offers, pipeline: Pipeline) -> list[str]:
+    """Keys of offers that name no stage, which would be passed over in silence."""
+    stages = {stage.name for stage in pipeline.stages}
+    named = {
+        f"'{name}': {key}: '{stage}' is no stage of the pipeline ({', '.join(sorted(stages))})."
+        for name, offer in offers.engines.items()
+        for key, found in (("stages", offer.stages or ()), ("batch", offer.batch))
+        for stage in found
+        if stage not in stages
+    }
+    return sorted(named)
 
 
 def _thin(traffic: Traffic, budget: Budget) -> list[str]:
