@@ -174,7 +174,7 @@ def test_a_missing_price_is_named_and_the_plan_stays() -> None:
     gpu = next(fleet for fleet in plan.fleets if fleet.name == "gpu-only")
     assert gpu.meets_slo
     assert gpu.cost_per_hour is None
-    assert gpu.missing_prices == ["price of gpu"]
+    assert gpu.missing_prices == ["the price of gpu"]
     assert plan.recommended != "gpu-only"
 
 
