@@ -51,10 +51,11 @@ def read(raw: memoryview, shape: Sequence[int], dtype: np.dtype[Any]) -> Work[Te
         msgspec.DecodeError: Not numbers.
         OverflowError: A value does not fit; also FloatingPointError.
     """
-    yield  # finding out where its text begins and ends has taken as long as some pieces do
+    yield  # finding out where its text begins and ends has taken as long as some pieces do, as do these
     expected = _structure(shape, len(raw))
     flat = np.empty(math.prod(shape) if expected else 0, dtype)
     decode = _DECODERS[dtype.kind].decode
+    yield
     text = bytes(raw)
     at = filled = seen = 0
     while at < len(text):
