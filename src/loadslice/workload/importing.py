@@ -1,5 +1,6 @@
 """Any supported file -> a trace: recognise the format, read it, order it, spread its ticks, say what was done."""
 
+import csv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from loadslice.workload import recording, ticks, trace
 from loadslice.workload.readers import (
     azure_llm,
     burstgpt,
+    csv_table,
     envoy,
     json_table,
     mooncake,
@@ -21,13 +23,13 @@ from loadslice.workload.readers import (
     otlp,
     parquet_table,
     source,
-    table,
     times,
     units,
 )
 from loadslice.workload.readers.log_lines import Taken
 from loadslice.workload.readers.parsed import Parsed
-from loadslice.workload.readers.times import TimeUnit
+from loadslice.workload.readers.said import Said
+from loadslice.workload.readers.times import Clock, TimeUnit
 from loadslice.workload.trace import Trace
 
 _LOGS = {"nginx": nginx.read, "envoy": envoy.read}
@@ -37,7 +39,7 @@ _READERS: dict[str, Callable[[Path], Parsed]] = {
     "burstgpt": burstgpt.read,
     "otlp": otlp.read,
 }
-_MAPPED = {"csv": table.read, "jsonl": json_table.read, "parquet": parquet_table.read}
+_MAPPED = {"csv": csv_table.read, "jsonl": json_table.read, "parquet": parquet_table.read}
 """Tables with anybody's names."""
 FORMATS = ("loadslice", *_MAPPED, *_LOGS, *_READERS)
 
@@ -53,12 +55,34 @@ class Options:
     units: Mapping[str, TimeUnit] = field(default_factory=dict)
     """Column of a table -> its unit, of those whose field is a duration."""
     time_unit: TimeUnit | None = None
+    clock: Clock = field(default_factory=Clock)
+    """Which wrote the times of a table, where they are dates."""
+    ended: bool = False
+    """Times of a table are when requests ended."""
+    classes: Mapping[str, str] = field(default_factory=dict)
+    """Word in a table's column of classes -> class of a trace."""
     sort: bool = False
     """Put a file that must be in arrival order into it, instead of refusing it."""
     spread: ticks.Spread = "uniform"
     seed: int = 0
     lines: Taken = field(default_factory=Taken)
-    """Which lines of an access log are requests."""
+    """Which lines of an access log, or rows of a table, are requests."""
+
+    def said(self) -> Said:
+        """What of this is about a table.
+
+        Raises:
+            InputError: ``only`` names no column.
+        """
+        only = None
+        if self.lines.only is not None:
+            column, equals, pattern = self.lines.only.partition("=")
+            if not equals:
+                raise InputError(f"--only '{self.lines.only}': of a table say which column, COLUMN=REGEX.")
+            only = (column, pattern)
+        return Said(
+            self.mapping, self.units, self.time_unit, self.clock, self.ended, self.classes, only, self.lines.skip_bad
+        )
 
 
 def load(path: Path, kind: str = "auto", options: Options | None = None) -> Trace:
@@ -76,22 +100,39 @@ def load(path: Path, kind: str = "auto", options: Options | None = None) -> Trac
     options = options or Options()
     if kind == "auto":
         kind, _ = sniff(path, options.mapping)
-    if options.mapping and kind not in _MAPPED:
-        raise InputError(
-            f"{path}: --map is for tables, this is read as {kind}; add --format {'|'.join(_MAPPED)} if it is one."
-        )
-    if options.lines != Taken() and kind not in _LOGS:
-        raise InputError(f"{path}: --skip-bad and --only are for access logs, this is read as {kind}.")
+    _refuse_misplaced(path, kind, options)
     if kind == "loadslice":
         found = recording.read(path) if path.is_dir() else trace.read(path, sort=options.sort)
         return _spread_own(found, options)
     if kind in _MAPPED:
-        parsed = _MAPPED[kind](path, options.mapping, options.time_unit, options.units)
+        parsed = _MAPPED[kind](path, options.said())
     elif kind in _LOGS:
         parsed = _LOGS[kind](path, options.lines)
     else:
         parsed = _READERS[kind](path)
     return _finish(parsed, kind, path, options)
+
+
+def _refuse_misplaced(path: Path, kind: str, options: Options) -> None:
+    """Refuse what was said of another kind of file: it would be left unheard."""
+    own = Options()
+    of_tables = {
+        "--map": bool(options.mapping),
+        "--zone and --time-format": options.clock != own.clock,
+        "--ended": options.ended,
+        "--class": bool(options.classes),
+    }
+    for option, given in of_tables.items():
+        if given and kind not in _MAPPED:
+            verb = "are" if " and " in option else "is"
+            raise InputError(
+                f"{path}: {option} {verb} for tables, this is read as {kind}; add --format {'|'.join(_MAPPED)} if it "
+                "is one."
+            )
+    if options.lines.only is not None and kind not in {**_LOGS, **_MAPPED}:
+        raise InputError(f"{path}: --only is for access logs and tables, this is read as {kind}.")
+    if options.lines.skip_bad and kind not in {**_LOGS, "jsonl": None}:
+        raise InputError(f"{path}: --skip-bad is for access logs and JSON lines, this is read as {kind}.")
 
 
 def sniff(path: Path, mapping: Mapping[str, str] | None = None) -> tuple[str, str]:
@@ -114,8 +155,9 @@ def sniff(path: Path, mapping: Mapping[str, str] | None = None) -> tuple[str, st
         # Says what kind of binary it is, where that is known.
         next(source.blocks(path))
     lines = start.decode("utf-8", errors="replace").removeprefix("\ufeff").splitlines()
-    first = next((line for line in lines if line.strip()), "").strip()
-    found = _sniff_json(start, first, mapping or {}) or _sniff_text(first, mapping or {})
+    lines = [line.strip() for line in lines if line.strip()]
+    first = lines[0] if lines else ""
+    found = _sniff_table(lines) if mapping else _sniff_json(start, first) or _sniff_text(first)
     if found is None:
         raise InputError(
             f"{path}: format not recognised from '{first[:80]}'. Say --format {'|'.join(FORMATS)}, "
@@ -124,11 +166,16 @@ def sniff(path: Path, mapping: Mapping[str, str] | None = None) -> tuple[str, st
     return found
 
 
-def _sniff_json(start: bytes, first: str, mapping: Mapping[str, str]) -> tuple[str, str] | None:
+def _sniff_table(lines: list[str]) -> tuple[str, str]:
+    """What is read through a map: JSON lines, also where others (a traceback, a banner) stand among them, or CSV."""
+    if sum(line.startswith("{") for line in lines) > len(lines) / 2:
+        return "jsonl", "JSON lines and --map"
+    return "csv", "--map"
+
+
+def _sniff_json(start: bytes, first: str) -> tuple[str, str] | None:
     if not first.startswith("{"):
         return None
-    if mapping:
-        return "jsonl", "JSON lines and --map"
     if b'"resourceSpans"' in start:
         return "otlp", "key resourceSpans"
     if '"hash_ids"' in first or ('"timestamp"' in first and '"input_length"' in first):
@@ -138,13 +185,14 @@ def _sniff_json(start: bytes, first: str, mapping: Mapping[str, str]) -> tuple[s
     return None
 
 
-def _sniff_text(first: str, mapping: Mapping[str, str]) -> tuple[str, str] | None:
-    if mapping:
-        return "csv", "--map"
+def _sniff_text(first: str) -> tuple[str, str] | None:
     for log, pattern in (("envoy", envoy.PATTERN), ("nginx", nginx.PATTERN)):
         if pl.Series([first]).str.contains(pattern)[0]:
             return log, "the form of its first line"
-    header = {name.strip().strip('"') for name in first.split(",")}
+    try:
+        header = set(csv_table.columns_of(first)[0])
+    except csv.Error:
+        return None
     if set(azure_llm.NEEDED) <= header:
         return "azure-llm", "columns TIMESTAMP, ContextTokens, GeneratedTokens"
     if set(burstgpt.COLUMNS) <= header:

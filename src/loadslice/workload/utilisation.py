@@ -8,7 +8,7 @@ import polars as pl
 
 from loadslice.spec.errors import InputError
 from loadslice.spec.portrait import Series, Utilisation, UtilisationHour
-from loadslice.workload.readers import json_lines, source, table, times
+from loadslice.workload.readers import csv_table, json_lines, source, times
 
 PERCENT = ("cpu_pct", "gpu_pct", "mem_pct", "gpu_mem_pct", "mem_bandwidth_pct", "io_pct")
 WATTS = ("gpu_w", "power_w")
@@ -48,8 +48,8 @@ def read(path: Path) -> Utilisation:
 
 
 def _csv_texts(path: Path) -> pl.DataFrame:
-    header = table.header_of(path)
-    parts = list(table.text_rows(path, header))
+    header, separator = csv_table.header_of(path)
+    parts = list(csv_table.text_rows(path, header, separator))
     if not parts:
         raise InputError(f"{path}: no samples in it.")
     return pl.concat(parts)
@@ -58,10 +58,12 @@ def _csv_texts(path: Path) -> pl.DataFrame:
 def _json_texts(path: Path) -> pl.DataFrame:
     rows: list[dict[str, str | None]] = []
     lines: list[int] = []
-    for first_line, found in json_lines.rows(path, dict[str, Any]):
-        for number, row in enumerate(found, first_line):
-            rows.append({name: None if value is None else str(value) for name, value in row.items() if name != "line"})
-            lines.append(number)
+    for numbers, found in json_lines.rows(path, dict[str, Any]):
+        rows += (
+            {name: None if value is None else str(value) for name, value in row.items() if name != "line"}
+            for row in found
+        )
+        lines += numbers
     frame = pl.DataFrame(rows, infer_schema_length=None)
     return frame.with_columns(line=pl.Series(lines, dtype=pl.Int64))
 

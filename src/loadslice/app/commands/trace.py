@@ -9,6 +9,8 @@ from loadslice.app.output import Finite, emit, json_option, say, seed_option
 from loadslice.spec import portrait as portraits
 from loadslice.workload import importing, sample, synth, trace, words
 from loadslice.workload.readers.log_lines import Taken
+from loadslice.workload.readers.said import classes_of
+from loadslice.workload.readers.times import Clock
 
 target_option = click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, help="Trace file to write (.parquet or .jsonl)."
@@ -37,6 +39,18 @@ def command() -> None:
 @click.option(
     "--time-unit", type=click.Choice(["iso", "s", "ms", "us", "ns"]), help="Tables: how arrival times are written."
 )
+@click.option(
+    "--time-format", metavar="FORMAT", help="Tables: form of dates that are not ISO 8601, e.g. '%d.%m.%Y %H:%M:%S'."
+)
+@click.option("--zone", metavar="ZONE", help="Tables: of dates that say none, e.g. Europe/Berlin or +05:30.")
+@click.option("--ended", is_flag=True, help="Tables: times are when requests ended; arrival is that less latency_ms.")
+@click.option(
+    "--class",
+    "classes",
+    multiple=True,
+    metavar="WORD=CLASS",
+    help="Tables: what a word in the column of classes means, e.g. gold=critical; may repeat.",
+)
 @click.option("--sort", is_flag=True, help="Put a file that is out of order into arrival order.")
 @click.option(
     "--spread",
@@ -51,9 +65,13 @@ def command() -> None:
     default=0,
     show_default=True,
     metavar="N",
-    help="Access logs: leave out up to N lines of another form (cut off, binary), and say how many there were.",
+    help="Access logs and JSON lines: leave out up to N lines of another form (cut off, binary), and say so.",
 )
-@click.option("--only", metavar="REGEX", help="Access logs: take only requests like this, e.g. '^POST /predict'.")
+@click.option(
+    "--only",
+    metavar="[COLUMN=]REGEX",
+    help="Take only requests like this: of an access log e.g. '^POST /predict', of a table e.g. 'uri=^/predict'.",
+)
 @click.option("--first", type=click.IntRange(min=1), help="Keep only this many requests from the start.")
 @click.option(
     "--set", "constants", multiple=True, metavar="FIELD=VALUE", help="Same text in every row, e.g. source=api."
@@ -68,6 +86,10 @@ def import_(
     kind: str,
     pairs: tuple[str, ...],
     time_unit: Any,
+    time_format: str | None,
+    zone: str | None,
+    ended: bool,
+    classes: tuple[str, ...],
     sort: bool,
     spread: Any,
     skip_bad: int,
@@ -92,6 +114,9 @@ def import_(
         mapping=mapping,
         units=importing.column_units(pairs),
         time_unit=time_unit,
+        clock=Clock(time_format, zone),
+        ended=ended,
+        classes=classes_of(classes),
         sort=sort,
         spread=spread,
         seed=seed,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from loadslice.workload.readers import table
+from loadslice.workload.readers import csv_table, table
 from loadslice.workload.readers.parsed import Parsed
 
 NEEDED = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -23,7 +23,7 @@ def read(path: Path) -> Parsed:
     Raises:
         InputError: A column is missing or a value is wrong, with its line.
     """
-    header = table.header_of(path)
+    header, _ = csv_table.header_of(path)
     table.need(path, header, NEEDED)
     chosen = {name: field for name, field in COLUMNS.items() if name in header}
-    return replace(table.parse(path, header, chosen, "iso"), source="azure-llm", absolute=True, notes=())
+    return replace(csv_table.parse(path, chosen, "iso"), source="azure-llm", absolute=True, notes=())

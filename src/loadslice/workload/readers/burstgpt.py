@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from loadslice.spec.errors import InputError
-from loadslice.workload.readers import table
+from loadslice.workload.readers import csv_table, table
 from loadslice.workload.readers.parsed import Parsed
 
 COLUMNS = {
@@ -22,12 +22,12 @@ def read(path: Path) -> Parsed:
     Raises:
         InputError: A column is missing or unknown, or a value is wrong, with its line.
     """
-    header = table.header_of(path)
+    header, _ = csv_table.header_of(path)
     table.need(path, header, COLUMNS)
     unknown = [name for name in header if name not in COLUMNS and name not in _OTHERS]
     if unknown:
         raise InputError(f"{path}: line 1: unknown column '{unknown[0]}' in a BurstGPT trace; use --format csv.")
-    parsed = replace(table.parse(path, header, COLUMNS, "s"), source="burstgpt", absolute=False)
+    parsed = replace(csv_table.parse(path, COLUMNS, "s"), source="burstgpt", absolute=False)
     failed = int((parsed.frame["tokens_out"] == 0).sum())
     if not failed:
         return parsed

@@ -1,7 +1,7 @@
 """JSON lines with anybody's names: read through a column map, as a CSV is."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,35 +11,32 @@ import polars as pl
 from loadslice.spec.errors import InputError
 from loadslice.workload.readers import json_lines, table
 from loadslice.workload.readers.parsed import Parsed
-from loadslice.workload.readers.times import TimeUnit
+from loadslice.workload.readers.said import Said
 
 
-def read(
-    path: Path, mapping: Mapping[str, str], time_unit: TimeUnit | None = None, units: Mapping[str, TimeUnit] = {}
-) -> Parsed:
+def read(path: Path, said: Said) -> Parsed:
     """Read one JSON object per line; a key inside an object is named with dots (``request.size``).
-
-    Args:
-        path: The file.
-        mapping: Key -> column of a trace; keys that already have a trace's name need none.
-        time_unit: How times are written; ``None``: decided from the first.
-        units: Of mapped durations, by key.
 
     Raises:
         InputError: Unreadable, a mapped key that no line of the first block has, or a value of the wrong type.
     """
-    blocks = json_lines.rows(path, dict[str, Any])
+    bad = json_lines.Bad(said.skip_bad)
+    blocks = json_lines.rows(path, dict[str, Any], bad=bad)
     first = next(blocks, None)
     if first is None or not first[1]:
         raise InputError(f"{path}: no requests in it.")
     keys = list(dict.fromkeys(key for row in first[1] for key in _keys(row)))
+    chosen = table.choose(path, keys, said)
+    # An object is not left out where something inside it is used.
+    left_out = [key for key in chosen.left_out if not any(used.startswith(f"{key}.") for used in chosen.columns)]
+    chosen = replace(chosen, left_out=left_out)
 
     def frames() -> Iterator[pl.DataFrame]:
-        for number, rows in itertools.chain([first], blocks):
-            yield _texts(path, number, rows, list(chosen))
+        for numbers, rows in itertools.chain([first], blocks):
+            yield _texts(path, numbers, rows, chosen.columns)
 
-    chosen = table.chosen(path, keys, mapping)
-    return replace(table.read_rows(path, frames, keys, chosen, mapping, time_unit, units), source="jsonl")
+    parsed = table.read_rows(path, frames, chosen, said)
+    return replace(parsed, source="jsonl", notes=(*parsed.notes, *bad.notes))
 
 
 def _keys(row: dict[str, Any], before: str = "") -> Iterator[str]:
@@ -49,12 +46,13 @@ def _keys(row: dict[str, Any], before: str = "") -> Iterator[str]:
             yield from _keys(value, f"{before}{key}.")
 
 
-def _texts(path: Path, first_line: int, rows: list[dict[str, Any]], keys: list[str]) -> pl.DataFrame:
+def _texts(path: Path, lines: Sequence[int], rows: list[dict[str, Any]], keys: list[str]) -> pl.DataFrame:
     columns: dict[str, list[str | None]] = {
-        key: [_text(_value(row, key), path, key, line) for line, row in enumerate(rows, first_line)] for key in keys
+        key: [_text(_value(row, key), path, key, line) for line, row in zip(lines, rows, strict=True)] for key in keys
     }
-    lines = pl.int_range(first_line, first_line + len(rows), dtype=pl.Int64, eager=True)
-    return pl.DataFrame(columns, schema=dict.fromkeys(keys, pl.String)).with_columns(lines.alias("line"))
+    return pl.DataFrame(columns, schema=dict.fromkeys(keys, pl.String)).with_columns(
+        line=pl.Series(lines, dtype=pl.Int64)
+    )
 
 
 def _value(row: Any, key: str) -> Any:

@@ -35,6 +35,7 @@ def asked(second: int, request: str = "POST /ocr HTTP/1.1", rest: str = "rt=0.07
         ('"192.168.0.1"', None),
         ('"192.168.0.1" 0.074', 74.0),
         ("1.2345", None),
+        ('1 "web@docker" "http://172.17.0.2:80" 74ms', 74.0),
         ("", None),
     ],
 )
@@ -80,5 +81,5 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--only '\(': no regular expression"):
         Taken(only="(")
     (tmp_path / "t.csv").write_text("arrival_s\n1\n")
-    with pytest.raises(InputError, match="--skip-bad and --only are for access logs, this is read as csv"):
+    with pytest.raises(InputError, match="--skip-bad is for access logs and JSON lines, this is read as csv"):
         importing.load(tmp_path / "t.csv", "auto", Options(lines=Taken(skip_bad=1)))

@@ -1,5 +1,6 @@
 """Mooncake traces: JSONL with a time in milliseconds, two lengths and the hashes of 512-token prefix blocks."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -29,12 +30,12 @@ def read(path: Path) -> Parsed:
     """
 
     def parts() -> list[pl.DataFrame]:
-        return [_frame(first_line, rows) for first_line, rows in json_lines.rows(path, Row)]
+        return [_frame(lines, rows) for lines, rows in json_lines.rows(path, Row)]
 
     return Parsed(gather(parts(), path), source="mooncake", absolute=False)
 
 
-def _frame(first_line: int, rows: list[Row]) -> pl.DataFrame:
+def _frame(lines: Sequence[int], rows: list[Row]) -> pl.DataFrame:
     blocks = [row.hash_ids for row in rows]
     return pl.DataFrame(
         {
@@ -42,6 +43,6 @@ def _frame(first_line: int, rows: list[Row]) -> pl.DataFrame:
             "tokens_in": pl.Series([row.input_length for row in rows], dtype=pl.Int32),
             "tokens_out": pl.Series([row.output_length for row in rows], dtype=pl.Int32),
             "blocks": pl.Series(blocks, dtype=pl.List(pl.Int64)),
-            "line": pl.int_range(first_line, first_line + len(rows), dtype=pl.Int64, eager=True),
+            "line": pl.Series(lines, dtype=pl.Int64),
         }
     )

@@ -1,4 +1,4 @@
-"""nginx access logs: the combined format, with or without ``$request_time``.
+"""nginx access logs: the combined format, with or without ``$request_time``; Traefik's are the same with a duration.
 
 nginx writes a line when a request ends and stamps it to the second, so lines are in completion order and arrival is the
 stamp less the request time.
@@ -28,7 +28,8 @@ def read(path: Path, taken: Taken) -> Parsed:
     note = (
         "nginx logs the end of a request: arrival is that time less $request_time, the longest time of its line"
         if timed
-        else "the log has no $request_time: arrivals are the times requests ended, and latency is unknown"
+        else "the log has no $request_time (0.123, or Traefik's 123ms): arrivals are the times requests ended, and "
+        "latency is unknown"
     )
     return Parsed(
         frame,
@@ -54,11 +55,12 @@ def _request_time_ms(rests: pl.Series) -> pl.Series:
     """``$request_time`` out of what follows the user agent, wherever the format puts it.
 
     nginx writes times with three decimals (``0.123``, ``rt=0.123``, ``"0.123"``), those of upstreams too; each of these
-    is a part of the request's. An address (``192.168.0.1``) is no time.
+    is a part of the request's. An address (``192.168.0.1``) is no time. Traefik ends a line with a duration, ``123ms``.
     """
     words = rests.str.extract_all(r'[ "=][\d.]+')
     times = words.list.eval(pl.element().str.extract(r"^.(\d+\.\d{3})$").cast(pl.Float64, strict=False))
-    return times.list.max() * 1000
+    durations_ms = rests.str.extract(r" (\d+)ms$").cast(pl.Float64, strict=False)
+    return pl.select(pl.coalesce(durations_ms, times.list.max() * 1000)).to_series()
 
 
 FORM = Form("nginx combined", PATTERN, "4", _columns)

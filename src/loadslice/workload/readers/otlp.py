@@ -4,6 +4,7 @@ A request is a server span whose parent is not in the file: a server span below 
 above it. Direct children give ``stage_ms.NAME``; deeper spans are inside those already.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +81,10 @@ def read(path: Path) -> Parsed:
         InputError: Not OTLP JSON, a span without times, or no server span.
     """
     spans: list[tuple[int, Span]] = []
-    for line, exports in _exports(path):
-        for number, export in enumerate(exports):
+    for lines, exports in _exports(path):
+        for line, export in zip(lines, exports, strict=True):
             found = [span for resource in export.resources for scope in resource.scopes for span in scope.spans]
-            spans.extend((line + number, span) for span in found)
+            spans.extend((line, span) for span in found)
     known = {(span.trace_id, span.span_id) for _, span in spans}
     requests = [
         (line, span)
@@ -98,7 +99,7 @@ def read(path: Path) -> Parsed:
     return Parsed(frame, source="otlp", absolute=True, completion_order=True, notes=notes)
 
 
-def _exports(path: Path) -> list[tuple[int, list[Export]]]:
+def _exports(path: Path) -> list[tuple[Sequence[int], list[Export]]]:
     try:
         return list(json_lines.rows(path, Export, line_bytes_max=DOCUMENT_BYTES_MAX))
     except InputError as per_line:
@@ -106,7 +107,7 @@ def _exports(path: Path) -> list[tuple[int, list[Export]]]:
         if len(document) > DOCUMENT_BYTES_MAX:
             raise
         try:
-            return [(1, [msgspec.json.decode(document, type=Export)])]
+            return [([1], [msgspec.json.decode(document, type=Export)])]
         except NOT_JSON:
             raise per_line from None
 

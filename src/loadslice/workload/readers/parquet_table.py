@@ -1,6 +1,6 @@
 """Parquet with anybody's names: read through a column map, as a CSV is."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,40 +10,33 @@ from loadslice.spec.errors import InputError
 from loadslice.workload import trace
 from loadslice.workload.readers import table
 from loadslice.workload.readers.parsed import Parsed
+from loadslice.workload.readers.said import Said
 from loadslice.workload.readers.times import TimeUnit
 
 ROWS_AT_ONCE = 1 << 18
 
 
-def read(
-    path: Path, mapping: Mapping[str, str], time_unit: TimeUnit | None = None, units: Mapping[str, TimeUnit] = {}
-) -> Parsed:
-    """Read any Parquet table.
-
-    Args:
-        path: The file.
-        mapping: Column -> column of a trace; columns that already have a trace's name need none.
-        time_unit: How times are written; ``None``: decided from the first.
-        units: Of mapped durations, by column; a column of type Duration knows its own.
+def read(path: Path, said: Said) -> Parsed:
+    """Read any Parquet table; a column of type Duration knows its own unit.
 
     Raises:
         InputError: Unreadable, a mapped column absent, or a value of the wrong type.
     """
     lazy, _ = trace.scan(path)
     schema = lazy.collect_schema()
-    chosen = table.chosen(path, schema.names(), mapping)
-    for column in chosen:
+    chosen = table.choose(path, schema.names(), said)
+    for column in chosen.columns:
         if schema[column].is_nested():
             raise InputError(f"{path}: column '{column}' holds {schema[column]}, not one value a row.")
-    known: dict[str, TimeUnit] = {column: "ms" for column in chosen if isinstance(schema[column], pl.Duration)}
-    rows = trace.collected(lazy.select(_as_text(column, schema[column]) for column in chosen), path)
+    known: dict[str, TimeUnit] = {column: "ms" for column in chosen.fields if isinstance(schema[column], pl.Duration)}
+    rows = trace.collected(lazy.select(_as_text(column, schema[column]) for column in chosen.columns), path)
 
     def frames() -> Iterator[pl.DataFrame]:
         for begin in range(0, rows.height, ROWS_AT_ONCE):
             part = rows.slice(begin, ROWS_AT_ONCE)
             yield part.with_columns(line=pl.int_range(begin + 1, begin + part.height + 1, dtype=pl.Int64))
 
-    parsed = table.read_rows(path, frames, schema.names(), chosen, mapping, time_unit, {**known, **units})
+    parsed = table.read_rows(path, frames, chosen, replace(said, units={**known, **said.units}))
     return replace(parsed, source="parquet")
 
 

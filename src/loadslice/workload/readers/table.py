@@ -224,7 +224,7 @@ def _numbers(texts: pl.Series, field: str) -> pl.Series:
 
 def _classes(texts: pl.Series, lines: pl.Series, path: Path, words: Mapping[str, str]) -> pl.Series:
     """Words that somebody has for classes as those of a trace."""
-    known = {**{name: name for name in CLASSES}, **words}
+    known = dict(zip(CLASSES, CLASSES, strict=True)) | dict(words)
     wrong = (texts.is_not_null() & ~texts.is_in(list(known))).arg_true()
     if len(wrong):
         index = int(wrong[0])

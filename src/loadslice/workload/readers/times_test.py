@@ -57,4 +57,4 @@ def test_any_text_gives_a_number_or_null(texts: list[str]) -> None:
     ],
 )
 def test_a_time_says_its_zone_or_does_not(text: str, zoned: bool) -> None:
-    assert times.has_zone(text) is zoned
+    assert times.Clock().says_zone(text) is zoned

@@ -18,14 +18,17 @@ _WORDS: dict[str, TimeUnit] = {
     "microseconds": "us",
     "ns": "ns", "nsec": "ns", "nsecs": "ns", "nanos": "ns", "nano": "ns", "nanosecond": "ns", "nanoseconds": "ns",
 }  # fmt: skip
+_NAMES: dict[str, TimeUnit] = {"request_time": "s", "upstream_response_time": "s"}
+"""Names that say no unit and have one: of nginx's variables, by which its logs in JSON are named."""
 _LONG = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _PARTS = re.compile(r"[A-Z]+(?![a-zµμ])|[A-Z]?[a-zµμ]+")
 
 
 def of_name(column: str) -> TimeUnit | None:
-    """The unit that a name ends in, as ``dur_us``, ``durationMs`` or ``start (epoch ms)`` do; ``None``: none."""
+    """The unit that a name ends in, as ``dur_us``, ``durationMs`` or ``start (epoch ms)`` do, or is known for."""
     parts = _PARTS.findall(column)
-    return _WORDS.get(parts[-1].lower()) if len(parts) > 1 else None
+    ending = _WORDS.get(parts[-1].lower()) if len(parts) > 1 else None
+    return ending or _NAMES.get(column.rpartition(".")[2])
 
 
 def is_duration(field: str) -> bool:
@@ -33,7 +36,9 @@ def is_duration(field: str) -> bool:
     return field in ("latency_ms", "deadline_ms") or field.startswith(STAGE_PREFIX)
 
 
-def durations(path: Path, mapping: Mapping[str, str], stated: Mapping[str, TimeUnit]) -> tuple[dict[str, float], str]:
+def durations(
+    path: Path, mapping: Mapping[str, str], stated: Mapping[str, TimeUnit]
+) -> tuple[dict[str, float], list[str]]:
     """What turns each mapped duration into milliseconds.
 
     Args:
@@ -42,7 +47,7 @@ def durations(path: Path, mapping: Mapping[str, str], stated: Mapping[str, TimeU
         stated: Column of the file -> its unit, where the user said.
 
     Returns:
-        Column -> factor, of those that are not milliseconds; and the columns, listed, of which nothing says a unit.
+        Column -> factor, of those that are not milliseconds; and the columns of which nothing says a unit.
 
     Raises:
         InputError: A name says another unit than milliseconds, and the user said none.
@@ -53,7 +58,7 @@ def durations(path: Path, mapping: Mapping[str, str], stated: Mapping[str, TimeU
             continue
         named, unit = of_name(column), stated.get(column)
         if unit is None and named is None:
-            silent.append(f"'{column}'")
+            silent.append(column)
         elif unit is None and named is not None and named != "ms":
             raise InputError(
                 f"{path}: column '{column}' seems to hold {_LONG[named]}, and {field} is in milliseconds. Say "
@@ -61,7 +66,7 @@ def durations(path: Path, mapping: Mapping[str, str], stated: Mapping[str, TimeU
             )
         elif unit is not None and unit != "ms":
             factors[column] = MS[unit]
-    return factors, ", ".join(silent)
+    return factors, silent
 
 
 def refuse_other_time(path: Path, column: str) -> None:
