@@ -16,7 +16,7 @@ from loadslice.evaluate import payloads
 from loadslice.sim import record, replicas, simulate
 from loadslice.spec.fidelity import FIGURES, FigureFidelity, StageFidelity, StretchFidelity
 from loadslice.spec.journal import Journal
-from loadslice.spec.latency import LatencyTable
+from loadslice.spec.latency import Drift, LatencyTable
 from loadslice.spec.outcome import OUTCOMES, Outcome
 from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.report import Interval
@@ -50,8 +50,8 @@ class Prediction(NamedTuple):
     """Means over one replica: ``stage``, ``queue_ms``, ``service_ms``."""
     busy: float
     """Utilisation of the busiest engine in one replica, 0 to 1."""
-    wider: float = 1.0
-    """How many times as wide as replicas make it an interval is, by how far off rehearsals were predicted."""
+    drift: Drift | None = None
+    """Of the latency table; says how far off rehearsals were predicted."""
 
 
 def session(frame: pl.DataFrame, *, stretch_s: float, speed: float, count: int) -> Session:
@@ -86,12 +86,15 @@ def predict(
     seeds = range(seed, seed + count)
     first = simulate.run(prepared, seed=seed)
     typical = [_of_simulation(first, played)]
-    typical += [_of_simulation(simulate.run(prepared, seed=number), played) for number in seeds[1:]]
+    typical += [
+        _of_simulation(simulate.run(replicas.unevenly_late(prepared, number), seed=number), played)
+        for number in seeds[1:]
+    ]
     drifting = [
         _of_simulation(simulate.run(replicas.in_run(prepared, number), seed=number), played) for number in seeds
     ]
     busy = max(engine.utilisation for engine in simulate.summarise(first).engines.values())
-    return Prediction(typical, drifting, _stages_of_simulation(first), busy, replicas.wider(latency.drift))
+    return Prediction(typical, drifting, _stages_of_simulation(first), busy, latency.drift)
 
 
 def _of_simulation(run: simulate.Run, played: Session) -> Seen:
@@ -165,7 +168,7 @@ def stretch(
                 [[run[figure] for run in one] for one in typical],
                 [[run[figure] for run in one] for one in drifting],
                 [run[figure] for run in measured],
-                [one.wider for one in predictions],
+                [one.drift for one in predictions],
             )
             for figure in FIGURES
         ],
@@ -195,10 +198,10 @@ Values = list[float | None]
 
 
 def _compared(
-    figure: str, typical: list[Values], drifting: list[Values], measured: Values, wider: list[float]
+    figure: str, typical: list[Values], drifting: list[Values], measured: Values, drifts: list[Drift | None]
 ) -> FigureFidelity:
     predicted = [_mean(values) for values in typical]
-    intervals = [_interval(values, by) for values, by in zip(drifting, wider, strict=True)]
+    intervals = [_interval(*one) for one in zip(drifting, typical, drifts, strict=True)]
     mean = _mean(measured)
     # Rates of errors are compared in points, for a share of next to nothing has no meaning.
     unit = 0.01 if figure == "error rate" else (mean or 0.0) / 100
@@ -228,11 +231,12 @@ def _mean(values: Values) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _interval(values: Values, by: float) -> Interval | None:
+def _interval(values: Values, typical: Values, drift: Drift | None) -> Interval | None:
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return None
-    low, high = replicas.interval(known, by)
+    left_out = replicas.left_out([value for value in typical if value is not None], drift)
+    low, high = replicas.interval(known, left_out)
     return Interval(low=low, high=high)
 
 

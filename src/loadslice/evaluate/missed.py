@@ -1,10 +1,9 @@
 """How far a rehearsal lay from what is predicted of it, once it has said what it can about times.
 
 A rehearsal gives a prediction its times, its contention and how far runs differ. What it does not give is that queues
-build up as the simulator has them. So the rehearsal is predicted as the replay will be, from the table it gave, and
-what is measured of both: how far off its figures are, in standard deviations of the replicas. Of a simulator that leaves
-out nothing of weight these are 1 on average (root mean square); what they are beyond makes intervals wider
-(`loadslice.sim.replicas.wider`).
+build up as the simulator has them. So the rehearsal is predicted from the table that it gave, and compared: how far off
+are its figures, in standard deviations of replicas at its own speed? Of a simulator that leaves out nothing of weight
+that is 1 on average (root mean square); what it is beyond makes intervals wider (`loadslice.sim.replicas.left_out`).
 """
 
 import numpy as np
@@ -42,7 +41,9 @@ def missed(
     if len(latencies_ms) < REQUESTS_MIN:
         return None
     prepared = simulate.prepare(sent, pipeline, table, seed=seed)
-    runs = (simulate.run(replicas.in_run(prepared, number), seed=number) for number in range(seed, seed + REPLICAS))
+    runs = (
+        simulate.run(replicas.unevenly_late(prepared, number), seed=number) for number in range(seed, seed + REPLICAS)
+    )
     predicted = [quantiles for run in runs if (quantiles := _quantiles(run, skip)) is not None]
     if len(predicted) < 2:
         return None

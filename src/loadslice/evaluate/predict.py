@@ -66,26 +66,30 @@ def predict(
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
     if journal is not None:
         sim_journal.write(first, journal[0], journal[1], made)
-    runs = [first] + [simulate.run(prepared, seed=seed + number) for number in range(1, replicas)]
+    later = range(seed + 1, seed + replicas)
+    runs = [first]
+    runs += [simulate.run(sim_replicas.unevenly_late(prepared, number), seed=number) for number in later]
     pooled = [simulate.latency_ms(run) for run in runs]
     samples = _samples(runs)
     spread = samples
     if sim_replicas.differ(prepared):
         seeds = range(seed, seed + replicas)
         spread = _samples([simulate.run(sim_replicas.in_run(prepared, number), seed=number) for number in seeds])
-    by = sim_replicas.wider(latency.drift)
     return Prediction(
         simulation=simulate.summarise(first, wall_s=wall_s, cpu_s=cpu_s, stamp=made),
         figures={name: float(np.mean(values)) for name, values in samples.items()},
-        intervals={name: _interval(values, by) for name, values in spread.items()},
+        intervals={
+            name: _interval(values, sim_replicas.left_out(samples[name], latency.drift))
+            for name, values in spread.items()
+        },
         latencies_ms=np.concatenate(pooled),
         requests=sim_journal.requests(first),
         stages=sim_journal.stages(first),
     )
 
 
-def _interval(values: list[float], by: float) -> Interval:
-    low, high = sim_replicas.interval(values, by) if len(values) > 1 else (values[0], values[0])
+def _interval(values: list[float], left_out: float) -> Interval:
+    low, high = sim_replicas.interval(values, left_out) if len(values) > 1 else (values[0], values[0])
     return Interval(low=low, high=high)
 
 

@@ -1,7 +1,7 @@
 """Several runs of one simulation, and the interval in which one more run, or the real one, would lie."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -43,31 +43,38 @@ def run(
         A run at the machine's typical speed, and for each figure (``latency_ms.p50``, ...) the interval that holds one
         more run 19 times of 20: mean +- t * s * sqrt(1 + 1/n). It knows what the model draws, the machine's drift from
         run to run among it where the profile holds that; and what the model leaves out, as far as rehearsals missed
-        their predictions (`wider`). Where modelled times may be off by factors, so may times and energy, and their
+        their predictions (`left_out`). Where modelled times may be off by factors, so may times and energy, and their
         interval is that of their logarithms.
     """
     first = simulate.run(prepared, seed=seed)
-    by = wider(latency.drift) if latency is not None else 1.0
+    drift = latency.drift if latency is not None else None
     by_factors = latency is not None and any(entry.error is not None for entry in latency.entries)
-    figures = []
+    figures, typical = [], []
     for number in range(seed, seed + replicas):
         machine = prepared if latency is None else of_draw(prepared, latency, number)
-        figures.append(dict(_figures(simulate.summarise(simulate.run(in_run(machine, number), seed=number)))))
-    known = [name for name in figures[0] if all(name in other for other in figures)]
-    return first, {name: _interval(name, [other[name] for other in figures], by_factors, by) for name in known}
+        figures.append(_figures(simulate.run(in_run(machine, number), seed=number)))
+        if drift is not None and drift.misses is not None:
+            typical.append(_figures(simulate.run(unevenly_late(machine, number), seed=number)))
+    known = [name for name in figures[0] if all(name in other for other in [*figures, *typical])]
+    return first, {
+        name: _interval(
+            name, [one[name] for one in figures], left_out([one[name] for one in typical], drift), by_factors
+        )
+        for name in known
+    }
 
 
-def _interval(name: str, values: list[float], by_factors: bool, by: float) -> Interval:
+def _interval(name: str, values: list[float], left_out: float, by_factors: bool) -> Interval:
     if by_factors and name.startswith(("latency_ms", "energy_j")) and min(values) > 0:
-        low, high = _around(np.log(values), by)
+        low, high = _around(np.log(values), left_out / float(np.mean(values)) ** 2)
         return math.exp(low), math.exp(high)
-    return interval(values, by)
+    return interval(values, left_out)
 
 
 def in_run(prepared: Prepared, seed: int) -> Prepared:
     """The same machine in one of its runs, its requests unevenly late, where the profile knows how far runs differ."""
     service, longer = of_run(prepared.service, seed)
-    return _unevenly_late(prepared._replace(service=service, overhead=_scaled(prepared.overhead, longer)), seed)
+    return unevenly_late(prepared._replace(service=service, overhead=_scaled(prepared.overhead, longer)), seed)
 
 
 def differ(prepared: Prepared) -> bool:
@@ -75,8 +82,8 @@ def differ(prepared: Prepared) -> bool:
     return bool(prepared.service.between_runs.any()) or prepared.late is not None
 
 
-def _unevenly_late(prepared: Prepared, seed: int) -> Prepared:
-    """Requests reach the core in the order in which they were sent, one that is late before the next.
+def unevenly_late(prepared: Prepared, seed: int) -> Prepared:
+    """The same requests, as late as they happen to be by the seed: in the order in which they were sent.
 
     What that costs a request is in ``overhead`` already: latency counts from when it is seen.
     """
@@ -96,32 +103,35 @@ def _scaled(times: Milliseconds | None, factor: float) -> Milliseconds | None:
     return Milliseconds(samples=grid_ms.tolist())
 
 
-def wider(drift: Drift | None) -> float:
-    """How many times as wide an interval must be as replicas alone make it, by how far off rehearsals were predicted.
+def left_out(typical: Sequence[float], drift: Drift | None) -> float:
+    """Variance of a figure that the simulator leaves out, by how far off rehearsals were predicted.
 
-    The variance that the simulator leaves out is a multiple of the one it draws. Before any rehearsal that multiple is
-    believed to be 1 with the weight of `BELIEVED` figures (a scaled inverse chi-square); after them one more run is
-    Student's t around its prediction, with ``BELIEVED + FIGURES_PER_RUN * runs`` degrees of freedom (Gelman et al.,
-    Bayesian Data Analysis, sec. 2.6).
+    Around its prediction on a machine of known speed, a run has a multiple of the variance that the simulator draws.
+    Before any rehearsal the multiple is believed to be 1, with the weight of `BELIEVED` figures (a scaled inverse
+    chi-square); after them one more run is Student's t with ``BELIEVED + FIGURES_PER_RUN * runs`` degrees of freedom
+    (Gelman et al., Bayesian Data Analysis, sec. 2.6). What that is beyond the variance drawn is left out; never below
+    0, for rehearsals are predicted from what they have told themselves.
 
     Args:
-        drift: Of a latency table; one that no rehearsal was predicted from leaves intervals as they are.
+        typical: The figure of several runs at the machine's typical speed.
+        drift: Of the latency table; where it knows of no rehearsal that was predicted, nothing is left out.
     """
-    if drift is None or drift.misses is None or drift.missed_runs is None:
-        return 1.0
+    if drift is None or drift.misses is None or drift.missed_runs is None or len(typical) < 2:
+        return 0.0
     seen = FIGURES_PER_RUN * drift.missed_runs
     multiple = (BELIEVED + seen * drift.misses**2) / (BELIEVED + seen)
-    return t_95(BELIEVED + seen) / NORMAL_95 * math.sqrt(multiple)
+    wider = t_95(BELIEVED + seen) / NORMAL_95
+    return max(0.0, wider**2 * multiple - 1.0) * float(np.var(typical, ddof=1))
 
 
-def interval(values: list[float], by: float = 1.0) -> Interval:
+def interval(values: Sequence[float], left_out: float = 0.0) -> Interval:
     """95 % prediction interval of one more value; never below 0.
 
     Args:
-        values: Of several runs, at least 2.
-        by: From `wider`.
+        values: Of several runs that differ as runs do, at least 2.
+        left_out: Variance beside theirs, from `left_out`.
     """
-    low, high = _around(np.array(values), by)
+    low, high = _around(np.array(values), left_out)
     return max(0.0, low), high
 
 
@@ -136,13 +146,18 @@ def deviations(value: float, values: list[float]) -> float:
     return off / spread if spread > 0 else math.copysign(math.inf, off) if off else 0.0
 
 
-def _around(values: NDArray[np.float64], by: float) -> Interval:
-    half = by * t_95(len(values) - 1) * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values))
+def _around(values: NDArray[np.float64], left_out: float) -> Interval:
+    deviation = math.sqrt(float(np.var(values, ddof=1)) + left_out)
+    half = t_95(len(values) - 1) * deviation * math.sqrt(1 + 1 / len(values))
     mean = float(np.mean(values))
     return mean - half, mean + half
 
 
-def _figures(result: Simulation) -> Iterator[tuple[str, float]]:
+def _figures(run: simulate.Run) -> dict[str, float]:
+    return dict(_named(simulate.summarise(run)))
+
+
+def _named(result: Simulation) -> Iterator[tuple[str, float]]:
     for name, value in msgspec.structs.asdict(result.latency_ms).items():
         if value is not None:
             yield f"latency_ms.{name}", value
