@@ -136,6 +136,12 @@ def test_the_pages_are_there_and_have_something_to_say(name: str) -> None:
     assert len((DOCS / f"{name}.md").read_text(encoding="utf-8").split()) > 200
 
 
+def test_every_page_answers_a_question_of_the_index() -> None:
+    text, _, tree = (DOCS / "index.md").read_text(encoding="utf-8").partition("```{toctree}")
+    asked = set(re.findall(r"^\|.*\]\(([\w-]+)\.md\) \|$", text, re.MULTILINE))
+    assert asked == set(re.findall(r"^([\w-]+)$", tree, re.MULTILINE))
+
+
 def test_what_a_page_includes_it_links_to_for_readers_of_the_bare_file() -> None:
     unlinked = [
         f"{path.name}: {file}"
