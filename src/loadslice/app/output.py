@@ -1,6 +1,8 @@
 """What every command says and how: one JSON document, or text for a person; progress on stderr."""
 
+import ctypes
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -79,6 +81,21 @@ def emit(document: Any, *, as_json: bool, text: Callable[[], Iterable[str]]) -> 
         return
     for line in text():
         click.echo(in_one_line(line))
+
+
+@contextmanager
+def native() -> Iterator[None]:
+    """Run libraries that print from native code: it goes to stderr, for stdout carries our document."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        # What they print may still be in the C library's buffer.
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 @contextmanager

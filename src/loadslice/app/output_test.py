@@ -45,3 +45,15 @@ def test_a_full_standard_output_is_one_readable_line() -> None:
     assert done.returncode == 2
     assert done.stderr.decode().count("\n") == 1
     assert b"disk is full" in done.stderr
+
+
+def test_what_native_code_prints_does_not_get_into_our_document() -> None:
+    script = (
+        "import ctypes\n"
+        "from loadslice.app.output import native\n"
+        "with native():\n"
+        "    ctypes.CDLL(None).printf(b'solver says\\n')\n"
+        "print('{}')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)  # noqa: S603
+    assert (ended.stdout, ended.stderr) == ("{}\n", "solver says\n")

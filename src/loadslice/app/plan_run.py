@@ -10,7 +10,7 @@ import msgspec
 
 import loadslice
 from loadslice.app import plan_evidence
-from loadslice.app.output import keep, say
+from loadslice.app.output import keep, native, say
 from loadslice.app.plan_files import PIPELINE, not_served, write, write_each
 from loadslice.app.plan_inputs import Given, Read, read
 from loadslice.app.plan_model import models_of
@@ -99,7 +99,8 @@ def run(asked: Asked) -> Plan:
     )
     simulate.warm()
     tools = _tools(asked, found)
-    planned = planner.make(setting, found.budget, asked.objective, tools)
+    with native():  # HiGHS says some things on stdout, whatever it is asked
+        planned = planner.make(setting, found.budget, asked.objective, tools)
     plan = _advised(planned, setting, found, asked, given, evidence)
     chosen = planned.candidates.get(plan.recommended or "")
     if asked.out is not None and chosen is not None and models.together:
