@@ -9,7 +9,9 @@ ROOT = Path(__file__).parents[2]
 PATH = "out/study/report.html"
 
 
-@pytest.mark.parametrize(("code", "is_result"), [(0, True), (3, True), (1, False), (2, False), (130, False)])
+@pytest.mark.parametrize(
+    ("code", "is_result"), [(0, True), (3, True), (1, False), (2, False), (4, False), (130, False)]
+)
 def test_a_negative_verdict_is_a_result_and_a_failure_is_one(code: int, is_result: bool, tmp_path: Path) -> None:
     program = tmp_path / "loadslice"
     program.write_text(f"#!/bin/sh\necho {PATH}\nexit {code}\n")

@@ -89,7 +89,7 @@ def root() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; exit 0 done, 2 bad input, 3 negative verdict, 130 interrupted, 143 terminated."""
+    """Run the command line; exit 0 done, 2 bad input, 3 negative verdict, 4 done in part, 130 and 143 ended."""
     sys.exit(run(arguments))
 
 

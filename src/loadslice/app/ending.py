@@ -13,6 +13,8 @@ from types import FrameType
 
 NEGATIVE = 3
 """Exit code of what was done, and found against what was asked about."""
+INCOMPLETE = 4
+"""Exit code of what was done in part: a step failed, so that what was found is no verdict on the whole."""
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
 

@@ -12,7 +12,7 @@ import click
 from loadslice.app import batch_rows
 from loadslice.app.batch_journal import Journal
 from loadslice.app.batch_send import Asked, Sender, Told
-from loadslice.app.ending import NEGATIVE, code_of
+from loadslice.app.ending import INCOMPLETE, NEGATIVE, code_of
 from loadslice.app.output import Finite, allow_remote_option, emit, json_option, keep, out_option, say
 from loadslice.evaluate import replay as replaying
 from loadslice.spec.batch import SCHEMA, Batch, FailedRow
@@ -60,7 +60,8 @@ def command(
 
     FILE is JSONL (inference bodies with `inputs`, or `{"file": "page.png"}`), an .npz whose arrays have one row per
     request, or a folder with one input per file. Results go to FILE.results.jsonl, or into --out. A run that was cut
-    short goes on where it was when the same command is given again. LOADSLICE_TOKEN is sent as bearer token.
+    short goes on where it was when the same command is given again. LOADSLICE_TOKEN is sent as bearer token. Exit code
+    3: rows failed; 4: no answers came any more, and rows are left.
     """
     inputs = batch_rows.look(file)
     where = replaying.target(url, allow_remote=allow_remote)
@@ -95,6 +96,7 @@ def command(
         return code_of(told.interrupted_by)
     if told.gave_up is not None:
         say(f"gave up: {told.gave_up}; the same command goes on")
+        return INCOMPLETE
     return 0 if document.complete and not document.outcomes["failed"] else NEGATIVE
 
 

@@ -3,11 +3,15 @@
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from loadslice.app.ending import NEGATIVE
+from loadslice.app.ending import INCOMPLETE, NEGATIVE
 from loadslice.app.output import Finite, emit, guests, json_option, say, seed_option
+
+if TYPE_CHECKING:
+    from loadslice.spec.report import Report, Step
 
 FULL_S, QUICK_S = (13.0, 18.0), (9.0, 8.0)
 """Seconds of profiling for all plans together, and of replay for each."""
@@ -37,7 +41,8 @@ def command(folder: Path, out: Path, quick: bool, speed: float | None, dilate: f
     """Portrait, profile, simulate, serve, replay and compare what is in DIR.
 
     DIR holds pipeline.yaml (and pipeline.NAME.yaml for plans to compare with), a trace (traffic.parquet) and
-    budget.yaml. Writes report.html and report.json; the last line of the output is the report's path.
+    budget.yaml. Writes report.html and report.json; the last line of the output is the report's path. Exit code 3: no
+    plan keeps the promise; 4: a step failed, and the verdict rests on what else was done.
     """
     from loadslice.app import study_folder
     from loadslice.app.study import study
@@ -50,6 +55,18 @@ def command(folder: Path, out: Path, quick: bool, speed: float | None, dilate: f
         report = study(found, out, Options(profile_s, replay_s, speed, seed, given, dilate))
     page = out / "report.html"
     say(f"\n{report.verdict.headline}\n{report.verdict.action}")
+    for step in _failed(report):
+        say(f"failed: {step.name}: {step.detail}")
     emit(report, as_json=as_json, text=lambda: [str(page)])
-    failed = any(step.state == "failed" for step in report.provenance.steps)
-    return NEGATIVE if failed or report.verdict.recommended is None else 0
+    return exit_code(report)
+
+
+def _failed(report: "Report") -> "list[Step]":
+    return [step for step in report.provenance.steps if step.state == "failed"]
+
+
+def exit_code(report: "Report") -> int:
+    """What a study ends with: a step that failed is no verdict, whatever the others found."""
+    if _failed(report):
+        return INCOMPLETE
+    return NEGATIVE if report.verdict.recommended is None else 0
