@@ -116,3 +116,9 @@ def test_a_short_interval_passes_and_fails() -> None:
 
 def test_a_prediction_outside_a_wide_interval_is_outside() -> None:
     assert _p50([200.0] * 40 + [1600.0] * 40, predicted_ms=20_000.0).told == "no"
+
+
+def test_how_late_a_request_is_counts_from_the_quickest_for_two_clocks_have_no_common_zero() -> None:
+    requests = pl.DataFrame({"row": [7, 8, 9], "arrival_ns": [5_000_000_000, 5_103_000_000, 5_250_000_000]})
+    sent = pl.DataFrame({"row": [6, 7, 8, 9], "arrival_s": [0.9, 1.0, 1.1, 1.25]})
+    assert compare.arrivals_ms(requests, sent) == pytest.approx([0.0, 3.0, 0.0], abs=1e-6)

@@ -247,6 +247,28 @@ def test_a_machine_that_wanders_makes_the_interval_wider() -> None:
     assert restless.runs == calm.runs
 
 
+def test_ways_to_workers_that_wander_make_the_time_beside_engines_differ_between_runs() -> None:
+    slow = (pl.col("done_ns") / (1e9 * BLOCK_S)).floor().cast(pl.Int64) % 2
+    later_ns = pl.col("done_ns") + 300_000 * slow
+    found = [
+        drift([as_rehearsed(truth(), pipeline(), [one], RATE_PER_S)], None)
+        for one in (journal(), journal().with_columns(done_ns=later_ns))
+    ]
+    (calm, restless) = (one.overhead_between_runs for one in found if one is not None)
+    assert calm is not None
+    assert restless is not None
+    # A block's ways take 0.3 or 0.6 ms: a third off their mean in each of the 12 blocks.
+    assert restless == pytest.approx(0.35 * np.sqrt(5 / 3 / 12), rel=0.3)
+    assert restless > 3 * calm
+
+
+def test_what_rehearsals_missed_is_pooled() -> None:
+    one, two = (rehearsed([0.0, 0.02])._replace(missed=seen) for seen in ([1.0], [4.0, 7.0]))
+    found = drift([one, two], None)
+    assert found is not None
+    assert (found.misses, found.missed_runs) == (2.0, 3)
+
+
 def rehearsed(*blocks: list[float]) -> Rehearsed:
     return Rehearsed(truth(), {}, {}, [np.array(run) for run in blocks], [])
 

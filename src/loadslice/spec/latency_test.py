@@ -87,6 +87,8 @@ def test_a_table_without_drift_says_nothing_of_it_and_one_with_it_keeps_it(tmp_p
         ({"likeness": 1.0}, r"drift\.likeness: 1 must be from 0 to below 1"),
         ({"between_runs": 2.0}, r"drift\.between_runs: 2 must be a share"),
         ({"level_runs": 0}, r"drift\.level_runs: 0 runs have no mean"),
+        ({"misses": 1.5}, r"drift\.misses: 1\.5 of 0 rehearsals"),
+        ({"misses": 11.0, "missed_runs": 2}, r"drift\.misses: 11 of 2 rehearsals; it must be from 0 to 10"),
     ],
 )
 def test_a_drift_that_cannot_be_drawn_is_refused(tmp_path: Path, change: dict[str, float], said: str) -> None:
