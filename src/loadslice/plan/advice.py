@@ -20,6 +20,7 @@ from loadslice.plan.money import wall
 from loadslice.plan.money.bill import bill
 from loadslice.plan.money.payback import break_even, growth, outgrown
 from loadslice.plan.money.tco import costs_by_year, horizons, per_1000, with_interval
+from loadslice.plan.sentence import doubted, lacking, safer
 from loadslice.plan.separate import fill
 from loadslice.plan.shocks import Assumption, assumptions, drift_of, shocks_of, tail_error, time_error
 from loadslice.plan.valleys import over_time, valleys
@@ -104,17 +105,23 @@ def complete(
     path = [*decision.path, *settled.steps, _scenario_step(fleets, budget, plan.load.span_s, settled)]
     recommended = next((fleet for fleet in fleets if fleet.name == settled.recommended), None)
     near = None if settled.recommended else nearest(fleets)
+    sure = (
+        _confidence(fleets, settled, budget, prices, times, simulated, held, gpu_rent_per_hour, plan.seed)
+        if plan.objective == "cost"
+        else None
+    )
     return msgspec.structs.replace(
         plan,
-        decision=_doubted(settled.sentence, plan, recommended, latency) + _lacking(fleets, near),
+        decision=settled.sentence
+        + doubted(plan, recommended, latency)
+        + lacking(fleets, near)
+        + safer(fleets, settled.recommended, sure, total_cost(budget.money.horizon_years), budget.money.currency),
         decision_path=path,
         fleets=fleets,
         recommended=settled.recommended,
         nearest=near,
         saves_vs_gpu_only_pct=_saves_pct(fleets, settled, total_cost(budget.money.horizon_years)),
-        confidence=None
-        if plan.objective != "cost"
-        else _confidence(fleets, settled, budget, prices, times, simulated, held, gpu_rent_per_hour, plan.seed),
+        confidence=sure,
         valleys=[] if recommended is None else valleys(recommended, plan.load),
         valley_fill=None
         if recommended is None
@@ -150,35 +157,6 @@ def _with_unchecked(fleet: PlannedFleet, facts: Facts) -> PlannedFleet:
     if "npu" not in kinds(fleet) or facts.npu is not None or not fleet.meets_slo:
         return fleet
     return msgspec.structs.replace(fleet, unchecked=UNCHECKED_NPU)
-
-
-def _lacking(fleets: Sequence[PlannedFleet], near: str | None) -> str:
-    """What the nearest fleet breaks, where none is recommended: how much more it would take."""
-    fleet = next((fleet for fleet in fleets if fleet.name == near), None)
-    broken = [] if fleet is None else [one for one in fleet.limits if one.met is False]
-    if fleet is None or not broken:
-        return ""
-    told = [f"{one.name} ({_amount(one.value)} against {_amount(one.limit)})" for one in broken]
-    return f" The nearest is {fleet.label}, which breaks {' and '.join(told)}."
-
-
-def _amount(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:,.0f}" if 100 <= value < 1e12 else f"{value:.3g}"
-
-
-CAVEAT = "But other programs disturbed the study's runs: repeat it on a quiet machine before deciding."
-
-
-def _doubted(sentence: str, plan: Plan, recommended: PlannedFleet | None, latency: LatencyTable | None) -> str:
-    """The decision with what the study's own errors, and the machine that was measured, leave of it."""
-    doubt = None if recommended is None else plan.doubt(recommended)
-    if doubt is not None:
-        sentence += f" That is as simulated, and {doubt}."
-    if plan.observed is not None and plan.observed.disturbed is not None:
-        sentence += f" {CAVEAT}"
-    if latency is not None and latency.disturbed is not None:
-        sentence += f" That is not to be relied on: {latency.disturbed}"
-    return sentence
 
 
 def _errors(plan: Plan, latency: LatencyTable | None, runs_by: Mapping[str, str]) -> dict[str, Assumption]:

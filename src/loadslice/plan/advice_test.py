@@ -224,3 +224,14 @@ def test_what_is_proven_and_what_not_is_one_claim() -> None:
     )
     assert "the cheapest was not sought" in proof(searched_out=True, cost_per_hour=1.0).claim
     assert "a search stopped" in proof(cost_per_hour=1.0).claim
+
+
+def test_a_safer_fleet_for_little_more_money_is_in_the_sentence_that_everybody_reads() -> None:
+    tight = fleet(
+        "cpu-only", {"cpu": engine("cpu", 2)}, latency_ms=LatencyMs(p50=60.0, p95=100.0, p99=199.0, mean=70.0)
+    )
+    wide = fleet("3 x cpu", {"cpu": engine("cpu", 3)}, latency_ms=LatencyMs(p50=60.0, p95=90.0, p99=120.0, mean=70.0))
+    made = complete(plan(tight, wide), TEAM, prices=PRICES)
+    assert made.recommended == "cpu-only"
+    assert made.decision is not None
+    assert "Safer is 3 x cpu, which costs" in made.decision
