@@ -10,12 +10,11 @@ from loadslice.policy.tables import rule_sources, tenant_names
 from loadslice.policy.versions import NO_KEY
 from loadslice.serve.limits import Limits
 from loadslice.serve.refusals import NS_PER_MS, RefusalError
-from loadslice.spec.pipeline import CLASSES, PRECISIONS, Pipeline
+from loadslice.spec.pipeline import CLASSES, DEADLINE_MS_MAX, PRECISIONS, Pipeline
+from loadslice.spec.pipeline_shares import TENANT_LENGTH_MAX
 
 DEFAULT_CLASS = CLASSES.index("critical")
 ATTEMPT_MAX = 1000
-DEADLINE_MS_MAX = 86_400_000.0
-TENANT_MAX = 64
 
 # Python's own int() and float() take underscores, blanks and digits of every script.
 _WHOLE = re.compile(r"[0-9]{1,4}")
@@ -128,14 +127,14 @@ class EnvelopeReader:
             return FOREVER if default_ns is None else received_ns + default_ns
         if not (_DECIMAL.fullmatch(text) and 0 < float(text) <= DEADLINE_MS_MAX):
             raise RefusalError(
-                400, f"x-loadslice-deadline-ms must be a decimal number above 0 and at most {DEADLINE_MS_MAX:.0f}"
+                400, f"x-loadslice-deadline-ms must be a decimal number above 0 and at most {DEADLINE_MS_MAX}"
             )
         return received_ns + round(float(text) * NS_PER_MS)
 
     def _tenant(self, headers: Mapping[str, str]) -> str | None:
         tenant = self._text(headers, "x-loadslice-tenant")
-        if tenant is not None and not (len(tenant) <= TENANT_MAX and tenant.isprintable()):
-            raise RefusalError(400, f"x-loadslice-tenant must be at most {TENANT_MAX} printable characters")
+        if tenant is not None and not (len(tenant) <= TENANT_LENGTH_MAX and tenant.isprintable()):
+            raise RefusalError(400, f"x-loadslice-tenant must be at most {TENANT_LENGTH_MAX} printable characters")
         return tenant
 
     def _text(self, headers: Mapping[str, str], name: str) -> str | None:

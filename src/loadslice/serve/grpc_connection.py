@@ -6,7 +6,6 @@ frames) uses up its credit and is sent away; one that does not read, or does not
 """
 
 import asyncio
-import logging
 import struct
 from typing import cast
 
@@ -17,8 +16,6 @@ from loadslice.serve.grpc_connections import GrpcConnections
 from loadslice.serve.grpc_frames import ProtocolError
 from loadslice.serve.grpc_incoming import FRAME_BYTES_MAX, FrameReader, unpadded
 from loadslice.serve.limits import Limits
-
-log = logging.getLogger(__name__)
 
 STREAMS_MAX = 256
 """Calls open at once on one connection."""

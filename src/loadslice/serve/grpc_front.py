@@ -4,7 +4,6 @@ What HTTP says in headers is metadata here, by the same names; errors are status
 is the nearer of gRPC's own timeout and ``x-loadslice-deadline-ms``.
 """
 
-import logging
 from functools import partial
 from typing import Any
 
@@ -31,8 +30,6 @@ from loadslice.serve.service import Service
 from loadslice.serve.turns import Work as LongWork
 from loadslice.spec.outcome import Outcome
 from loadslice.spec.work import Work
-
-log = logging.getLogger(__name__)
 
 TIMEOUT_UNITS_NS = {"n": 1, "u": 1000, "m": NS_PER_MS, "S": 10**9, "M": 60 * 10**9, "H": 3600 * 10**9}
 TIMEOUT_DIGITS = 8
@@ -291,18 +288,7 @@ class GrpcFront:
         assert isinstance(envelope, Envelope)
         return envelope.received_at(call.received_ns)
 
-    async def degrade(self, job: "Inference") -> None:
-        """Make a stage's degraded reply and send it."""
-        request = job.request
-        assert request.work is not None
-        try:
-            request.work = await job.service.degraded.reply(request.stage, request.work, request.tag)
-        except RefusalError as refusal:
-            job.refuse(refusal)
-            return
-        job.answer()
-
-    def ended(self, job: "Inference") -> None:
+    def ended(self, job: Inference) -> None:
         """A unary request has been answered, or its client has gone."""
         self._front.active -= 1
         request = job.request

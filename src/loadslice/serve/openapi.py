@@ -6,13 +6,14 @@ import loadslice
 from loadslice.serve import oip_reply
 from loadslice.serve.admission import RAW_TYPES
 from loadslice.serve.datatypes import BYTES, NUMPY
-from loadslice.serve.envelope import ATTEMPT_MAX, TENANT_MAX
+from loadslice.serve.envelope import ATTEMPT_MAX
 from loadslice.serve.front import Call, Front
 from loadslice.serve.limits import Limits
 from loadslice.serve.refusals import RefusalError
 from loadslice.serve.reply import Reply, json_reply
 from loadslice.serve.service import Service
 from loadslice.spec.pipeline import CLASSES, PRECISIONS
+from loadslice.spec.pipeline_shares import TENANT_LENGTH_MAX
 
 PATH = "/openapi.json"
 
@@ -159,7 +160,7 @@ def _wishes(limits: Limits) -> list[dict[str, Any]]:
             {"type": "string", "pattern": "^[0-9]{1,4}$"},
         ),
         _header("x-loadslice-min-precision", "Lowest that will do.", {"enum": list(PRECISIONS)}),
-        _header("x-loadslice-tenant", "Whose request it is.", {"type": "string", "maxLength": TENANT_MAX}),
+        _header("x-loadslice-tenant", "Whose request it is.", {"type": "string", "maxLength": TENANT_LENGTH_MAX}),
         _header("x-loadslice-source", "Where it comes from; rules of the pipeline may look at it.", text),
         _header("x-loadslice-key", "Requests of one key get one version.", text),
         _header("x-loadslice-tokens", "Prompt tokens.", {"type": "string", "pattern": "^[0-9]{1,9}$"}),

@@ -8,7 +8,6 @@ with the source ``shadow``; its key is one whose share of the split is always th
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +21,6 @@ from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.pipeline import CLASSES, Pipeline
 from loadslice.spec.rollout import RolloutPlan
 from loadslice.spec.work import StageInputError, Tensor, Work
-
-log = logging.getLogger(__name__)
 
 SHADOW_KEY = 0
 """Its hash is 0, which lies below every share (`policy.versions.hash_ppm`)."""

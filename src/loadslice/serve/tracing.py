@@ -8,7 +8,6 @@ A caller's ``traceparent`` (W3C Trace Context) is the parent, and its sampled fl
 that are other servers are told it as it came, whether or not there is a collector: their spans stand beside ours.
 """
 
-import logging
 import re
 import time
 from collections.abc import Iterable
@@ -30,8 +29,6 @@ CLOSE_TIMEOUT_MS = 3000
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _BYTES = 55
 """Of the four fields that are known."""
-
-log = logging.getLogger(__name__)
 
 
 class Parent(NamedTuple):

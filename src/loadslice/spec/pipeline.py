@@ -13,7 +13,7 @@ import msgspec
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import decode_yaml
 from loadslice.spec.pipeline_shares import check_shares
-from loadslice.spec.pipeline_stage import check_engine, check_stage, in_order, known, within
+from loadslice.spec.pipeline_stage import TIME_MS_MAX, check_engine, check_stage, in_order, known, within
 
 ClassName = Literal["critical_plus", "critical", "sheddable_plus", "sheddable"]
 CLASSES: tuple[ClassName, ...] = ("critical_plus", "critical", "sheddable_plus", "sheddable")
@@ -22,7 +22,7 @@ CLASSES: tuple[ClassName, ...] = ("critical_plus", "critical", "sheddable_plus",
 PRECISIONS = ("int4", "int8", "bf16", "fp16", "fp32")
 """Lowest first: a request's floor admits this precision and everything after it."""
 
-DEADLINE_MS_MAX = 86_400_000
+DEADLINE_MS_MAX = TIME_MS_MAX
 
 Precision = Literal["int4", "int8", "bf16", "fp16", "fp32"]
 

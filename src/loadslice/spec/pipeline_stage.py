@@ -10,6 +10,9 @@ from loadslice.spec.predicate import bounds
 if TYPE_CHECKING:
     from loadslice.spec.pipeline import Engine, Pipeline, Stage
 
+TIME_MS_MAX = 86_400_000
+"""A day: the longest that any key of the file lets something last."""
+
 PADS_MAX = 8
 """Row counts that one engine may be built for at one stage."""
 
@@ -74,7 +77,7 @@ def _check_numbers(stage: "Stage", place: str) -> None:
             raise InputError(
                 f"{place}.batch.{name}: size 1 to 65536 and window_ms 0 to 60000, not {batch.size}, {batch.window_ms}."
             )
-    within(f"{place}.", {"timeout_ms": stage.timeout_ms}, 0.001, 86_400_000)
+    within(f"{place}.", {"timeout_ms": stage.timeout_ms}, 0.001, TIME_MS_MAX)
     if stage.failover is not None:
         within(f"{place}.", {"failover.share": stage.failover.share}, 0, 1)
     if (breaker := stage.breaker) is not None:
@@ -84,11 +87,11 @@ def _check_numbers(stage: "Stage", place: str) -> None:
         within(f"{place}.", counts, 1, 10_000)
         within(f"{place}.", {"breaker.min_calls": breaker.min_calls}, 1, breaker.window)
         spans = {"open_ms": breaker.open_ms, "half_open_ms": breaker.half_open_ms, "slow_ms": breaker.slow_ms}
-        within(f"{place}.", {f"breaker.{key}": value for key, value in spans.items()}, 0.001, 86_400_000)
-        within(f"{place}.", {"breaker.open_ms_max": breaker.open_ms_max}, breaker.open_ms, 86_400_000)
+        within(f"{place}.", {f"breaker.{key}": value for key, value in spans.items()}, 0.001, TIME_MS_MAX)
+        within(f"{place}.", {"breaker.open_ms_max": breaker.open_ms_max}, breaker.open_ms, TIME_MS_MAX)
         windows = [batch.window_ms for batch in stage.batch.values()]
         # A probe that waits for company past the end of half-open would never be recorded.
-        within(f"{place}.", {"breaker.half_open_ms": breaker.half_open_ms}, max([0.001, *windows]), 86_400_000)
+        within(f"{place}.", {"breaker.half_open_ms": breaker.half_open_ms}, max([0.001, *windows]), TIME_MS_MAX)
     for number, bucket in enumerate(stage.buckets):
         if not bucket or any(side < 1 for side in bucket) or len(bucket) != len(stage.buckets[0]):
             raise InputError(
@@ -178,7 +181,7 @@ def check_engine(engine: "Engine", place: str) -> None:
     within(f"{place}.", {"threads": engine.threads}, 1, 4096)
     within(f"{place}.", {"max_inflight": engine.max_inflight}, 1, 256)
     within(f"{place}.", {"queue.limit": queue.limit, "queue.overflow_at": queue.overflow_at}, 0, 1_000_000)
-    within(f"{place}.", {"queue.wait_limit_ms": queue.wait_limit_ms}, 0, 86_400_000)
+    within(f"{place}.", {"queue.wait_limit_ms": queue.wait_limit_ms}, 0, TIME_MS_MAX)
     within(f"{place}.", {"active_w": engine.active_w, "idle_w": engine.idle_w}, 0, 1_000_000)
     within(f"{place}.", {"cost_per_hour": engine.cost_per_hour, "memory_mb": engine.memory_mb}, 0, 1_000_000_000)
     within(f"{place}.", {"memory_limit_mb": engine.memory_limit_mb}, 64, 1_000_000_000)

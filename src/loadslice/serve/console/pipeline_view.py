@@ -4,25 +4,20 @@ Numbers carry their units in their keys, columns of tables are lists of one leng
 are over the last `history.SHORT` seconds, times over the last `history.LONG`.
 """
 
-import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadslice.policy import columns as c
 from loadslice.serve.clock import Clock
 from loadslice.serve.console.history import LONG, SHORT, History, Reading, read
 from loadslice.serve.console.recent import Recent, told
+from loadslice.serve.generation import Generation
+from loadslice.serve.operated import Operated
 from loadslice.serve.refusals import NS_PER_MS, NS_PER_S
 from loadslice.spec.outcome import Outcome
 from loadslice.spec.pipeline import CLASSES
 from loadslice.spec.twin import dilation, twins
-
-if TYPE_CHECKING:
-    from loadslice.serve.generation import Generation
-    from loadslice.serve.server import Server
-
-log = logging.getLogger(__name__)
 
 SELDOM_S = 5.0
 """How old what is dear to find out (memory, a rollout's analysis) may be."""
@@ -40,7 +35,7 @@ class PipelineView:
         recent: Is told of its requests.
     """
 
-    def __init__(self, server: "Server", clock: Clock, recent: Recent) -> None:
+    def __init__(self, server: Operated, clock: Clock, recent: Recent) -> None:
         self._server = server
         self._clock = clock
         self._recent = recent
@@ -305,7 +300,7 @@ class PipelineView:
         ]
 
 
-def _slots(generation: "Generation") -> list[int]:
+def _slots(generation: Generation) -> list[int]:
     slots: list[int] = generation.tables.engines[:, c.E_MAX_INFLIGHT].tolist()
     return slots
 

@@ -25,10 +25,9 @@ from loadslice.serve.language.request import LanguageRequest
 from loadslice.serve.language.shell import LanguageShell
 from loadslice.serve.refusals import NS_PER_MS
 from loadslice.spec.language import WHOLE_BACKENDS, Language
-from loadslice.spec.pipeline import CLASSES, ClassName
+from loadslice.spec.pipeline import CLASSES, DEADLINE_MS_MAX, ClassName
 
 DEFAULT_CLASS: ClassName = "critical"
-DEADLINE_MS_MAX = 86_400_000
 PROMPTS_MAX = 16
 
 

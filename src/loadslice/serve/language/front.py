@@ -22,16 +22,13 @@ from loadslice.serve.language.openai import (
 from loadslice.serve.language.shell import LanguageShell
 from loadslice.serve.limits import Limits
 from loadslice.serve.refusals import NS_PER_S, RefusalError
-from loadslice.serve.reply import Reply, json_reply
+from loadslice.serve.reply import Reply, json_reply, refuse
 from loadslice.spec.language import Language
-from loadslice.spec.pipeline import ClassName
 
 CHAT, TEXT, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
 HEALTH = "/health"
 """Where load clients of this interface look whether a server is ready, as vLLM and llama-server have it."""
 RESERVED_PATHS = ("/v2/health/live", "/v2/health/ready", HEALTH, "/metrics")
-DEFAULT_CLASS: ClassName = "critical"
-DEADLINE_MS_MAX = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +115,12 @@ class LanguageFront:
         except RequestError as error:
             connection.reply(json_reply(error_body(error), error.status))
 
-    def refused(self, refusal: RefusalError) -> None:
+    def refused(self, refusal: RefusalError) -> Reply:
         """See `connection.Handler.refused`."""
+        code = "invalid_api_key" if refusal.status == 401 else None
+        return refuse(
+            refusal, lambda text: error_body(RequestError(text, None, status=refusal.status, code=code))
+        )
 
     def copied(self, connection: Connection) -> None:
         """See `connection.Handler.copied`."""
