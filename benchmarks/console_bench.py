@@ -32,10 +32,11 @@ from loadslice.serve.clock import Clock
 from loadslice.serve.console.history import POINTS_MAX
 from loadslice.serve.console.pipeline_view import PipelineView
 from loadslice.serve.console.recent import LOOKED_AT, Recent
-from loadslice.serve.generation import Generation, Serving
+from loadslice.serve.generation import Generation
 from loadslice.serve.limits import Limits
 from loadslice.serve.request import Passage, Request
 from loadslice.serve.server import Server
+from loadslice.serve.serving import Serving
 from loadslice.spec import pipeline as pipelines
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.work import Work

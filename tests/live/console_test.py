@@ -12,8 +12,8 @@ import pytest
 
 from loadslice.serve.access import Access
 from loadslice.serve.administration import Guard
-from loadslice.serve.generation import Serving
 from loadslice.serve.language.server import LanguageServer
+from loadslice.serve.serving import Serving
 from loadslice.spec.access import Tokens, make
 from loadslice.spec.files import resolve_model
 from loadslice.spec.language import Language, LanguageEngine, StepCost, check_language

@@ -13,9 +13,9 @@ from loadslice.app.cli import run as loadslice
 from loadslice.policy import invariants
 from loadslice.serve.access import Access
 from loadslice.serve.administration import Guard
-from loadslice.serve.generation import Serving
 from loadslice.serve.limits import Limits
 from loadslice.serve.server import Server
+from loadslice.serve.serving import Serving
 from loadslice.spec import journal
 from loadslice.spec.errors import InputError
 from loadslice.spec.outcome import Outcome

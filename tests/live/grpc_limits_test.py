@@ -21,9 +21,9 @@ from tests.live.grpc_peer import ROWS, STREAM, Peer, call, framed, head, request
 from loadslice.serve import grpc_frames as h2
 from loadslice.serve.access import Access
 from loadslice.serve.administration import Guard
-from loadslice.serve.generation import Serving
 from loadslice.serve.limits import Limits
 from loadslice.serve.server import Server
+from loadslice.serve.serving import Serving
 from loadslice.serve.tls import Tls, TlsFiles
 
 pytestmark = pytest.mark.live

@@ -21,8 +21,8 @@ import trustme
 
 from loadslice.serve.access import Access
 from loadslice.serve.administration import Guard
-from loadslice.serve.generation import Serving
 from loadslice.serve.server import Server
+from loadslice.serve.serving import Serving
 from loadslice.serve.tls import Tls, TlsFiles
 from loadslice.spec.access import Token, Tokens, make
 from loadslice.spec.access import write as write_tokens

@@ -13,9 +13,9 @@ import numpy as np
 
 from loadslice.app import twins
 from loadslice.serve.clock import Clock
-from loadslice.serve.generation import Serving
 from loadslice.serve.golden import DRAWN, Golden, record
 from loadslice.serve.patience import Patience
+from loadslice.serve.serving import Serving
 from loadslice.serve.stages import LoadedStage, close_stages, load_stages
 from loadslice.serve.warm import FREE_SIDES, warm_models
 from loadslice.spec import pipeline as pipelines

@@ -5,10 +5,10 @@ from pathlib import Path
 from loadslice.app import repository, twins
 from loadslice.app.output import say
 from loadslice.policy.columns import CANARY
-from loadslice.serve.generation import Serving
 from loadslice.serve.golden import Golden
 from loadslice.serve.patience import Step
 from loadslice.serve.rollout_versions import side_by_side
+from loadslice.serve.serving import Serving
 from loadslice.serve.stages import LoadedStage
 from loadslice.spec import latency as latencies
 from loadslice.spec import pipeline as pipelines

@@ -6,21 +6,19 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadslice.serve.access import Access
 from loadslice.serve.admin import Admin, decode
 from loadslice.serve.faults import FaultOrder, Switches
 from loadslice.serve.front import Call, Front
+from loadslice.serve.operated import Operated
 from loadslice.serve.reply import Reply, json_reply
 from loadslice.serve.rollout import Rollout
 from loadslice.serve.rollout_admin import administer
 from loadslice.serve.tls import Tls
 from loadslice.spec import access as tokens
 from loadslice.spec.errors import InputError
-
-if TYPE_CHECKING:
-    from loadslice.serve.server import Server
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +68,7 @@ class Administration:
     """
 
     def __init__(
-        self, server: "Server", guard: Guard, switches: Switches | None, rollout: Rollout | None = None
+        self, server: Operated, guard: Guard, switches: Switches | None, rollout: Rollout | None = None
     ) -> None:
         self._server = server
         self._guard = guard

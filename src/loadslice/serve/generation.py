@@ -8,9 +8,8 @@ generation it arrived in, and the journal of each replays by itself.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from loadslice.policy import columns as c
 from loadslice.policy import events
@@ -29,18 +28,18 @@ from loadslice.serve.inline import inline_rows
 from loadslice.serve.limits import Limits
 from loadslice.serve.logs import Witness
 from loadslice.serve.metrics import Metrics
-from loadslice.serve.patience import Patience, Step
+from loadslice.serve.patience import Patience
 from loadslice.serve.refusals import NS_PER_S
 from loadslice.serve.request import Batch, Request
 from loadslice.serve.residents import open_first
 from loadslice.serve.service import Service
-from loadslice.serve.serving_metrics import ServingMetrics
-from loadslice.serve.shell import Shell
+from loadslice.serve.serving import Serving
+from loadslice.serve.serving_metrics import ServingMetrics, Standing
+from loadslice.serve.shell import Observer, Shell
 from loadslice.serve.stages import LoadedStage, close_stages, load_stages
 from loadslice.serve.warm import run_examples, warm_models
 from loadslice.serve.watch import EngineWatch
 from loadslice.spec.errors import InputError
-from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome
 from loadslice.spec.pipeline import Pipeline
 from loadslice.spec.twin import dilation
@@ -48,7 +47,6 @@ from loadslice.spec.work import Work
 
 if TYPE_CHECKING:
     from loadslice.serve.journal import JournalWriter
-    from loadslice.serve.rollout import Rollout
 
 log = logging.getLogger(__name__)
 
@@ -56,23 +54,13 @@ CUT_OFF_S = 2.0
 """After the drain: how long replies to what was cut off may take, and how long a hung worker is waited for."""
 
 
-Probation = Callable[[list[LoadedStage], Step], None]
+class Lookout(Standing, Protocol):
+    """Looks on where a canary serves."""
 
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """What a generation is to serve."""
-
-    pipeline: Pipeline
-    """Checked, with its emulated engines resolved."""
-    folder: Path
-    """Where its file stands."""
-    latency: LatencyTable | None = None
-    """Expected service times; without it the core learns them."""
-    version: str | None = None
-    """Of a repository; ``None``: a pipeline file."""
-    probation: Probation | None = None
-    """Called once everything is loaded and warm; raises InputError when its answers are not the recorded ones."""
+    def shell(
+        self, pipeline: Pipeline, observer: Observer, record: Callable[[Request], None], **arguments: Any
+    ) -> Shell:
+        """What decides for a pipeline, under its eyes."""
 
 
 class Generation:
@@ -98,7 +86,7 @@ class Generation:
         clock: Clock,
         *,
         journal: Path | None = None,
-        rollout: "Rollout | None" = None,
+        rollout: Lookout | None = None,
         switches: Switches | None = None,
         witnesses: Sequence[Witness] = (),
         recent: Recent | None = None,

@@ -2,20 +2,18 @@
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from loadslice.serve import grpc_call as g
 from loadslice.serve import grpc_frames as h2
 from loadslice.serve.grpc_call import Answer, BadCallError, Call
+from loadslice.serve.grpc_plan import Outputs
 from loadslice.serve.oip import Wanted
 from loadslice.serve.refusals import NS_PER_MS, RefusalError, of_outcome, retry_headers
 from loadslice.serve.request import VERSIONS, Passage, Request
 from loadslice.serve.service import Service
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.twin import dilation, label
-
-if TYPE_CHECKING:
-    from loadslice.serve.grpc_front import GrpcFront
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +35,17 @@ def as_call_error(refusal: RefusalError) -> BadCallError:
     return BadCallError(CODES.get(refusal.status, g.UNKNOWN), refusal.text, metadata)
 
 
+class Home(Protocol):
+    """Where calls come from."""
+
+    @property
+    def outputs(self) -> Outputs:
+        """Writes replies."""
+
+    def ended(self, job: "Inference") -> None:
+        """A request has been answered, or its client has gone; told once of each."""
+
+
 class Inference:
     """See the module."""
 
@@ -44,7 +53,7 @@ class Inference:
 
     request: Request
 
-    def __init__(self, front: "GrpcFront", call: Call, service: Service, wanted: Wanted, identity: str) -> None:
+    def __init__(self, front: Home, call: Call, service: Service, wanted: Wanted, identity: str) -> None:
         self.call: Call | None = call
         """``None``: the client has gone."""
         self.service = service
@@ -67,7 +76,7 @@ class Inference:
         if self.call is None:
             self._front.ended(self)
         elif request.reason is Reason.DEGRADED:
-            self.task = asyncio.get_running_loop().create_task(self._front.degrade(self))
+            self.task = asyncio.get_running_loop().create_task(self._degrade())
         else:
             try:
                 self.answer()
@@ -75,6 +84,17 @@ class Inference:
                 # One reply of many that are made in a row: the others must not suffer from a defect of ours.
                 log.exception("the front failed on a reply")
                 self.refuse(RefusalError(500, "internal server error"))
+
+    async def _degrade(self) -> None:
+        """Make a stage's degraded reply and send it."""
+        request = self.request
+        assert request.work is not None
+        try:
+            request.work = await self.service.degraded.reply(request.stage, request.work, request.tag)
+        except RefusalError as refusal:
+            self.refuse(refusal)
+            return
+        self.answer()
 
     def answer(self) -> None:
         """Reply."""

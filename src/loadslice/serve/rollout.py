@@ -18,11 +18,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from loadslice.policy import columns as c
-from loadslice.serve.generation import Generation, Serving
+from loadslice.serve.generation import Generation
 from loadslice.serve.rollout_analysis import Finding, Value, findings, judge
 from loadslice.serve.rollout_record import Record, Versions, complain, read, waited, write
 from loadslice.serve.rollout_versions import at_step, check_candidate, fingerprint, has_canary, promoted, without_canary
 from loadslice.serve.rollout_watch import RolloutWatch, ShadowingShell
+from loadslice.serve.serving import Serving
 from loadslice.serve.shell import Observer, Shell
 from loadslice.serve.state_file import StateFile
 from loadslice.spec.errors import InputError

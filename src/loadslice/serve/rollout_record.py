@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from loadslice.serve.generation import Serving
 from loadslice.serve.rollout_analysis import Evidence, Finding
+from loadslice.serve.serving import Serving
 from loadslice.serve.state_file import StateFile
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import NOT_JSON

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadslice.serve.generation import Serving
 from loadslice.serve.rollout import Rollout
 from loadslice.serve.rollout_versions import promoted
+from loadslice.serve.serving import Serving
 from loadslice.serve.state_file import StateFile
 from loadslice.spec import pipeline as pipelines
 from loadslice.spec.errors import InputError

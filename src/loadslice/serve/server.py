@@ -19,12 +19,13 @@ from loadslice.serve.drift import DriftSampler
 from loadslice.serve.engines import SWITCH_INTERVAL_S
 from loadslice.serve.faults import Switches
 from loadslice.serve.front import Front
-from loadslice.serve.generation import Generation, Probation, Serving
+from loadslice.serve.generation import Generation
 from loadslice.serve.limits import Limits
 from loadslice.serve.logs import Witness
 from loadslice.serve.ports import Ports
 from loadslice.serve.rollout import Rollout
 from loadslice.serve.rollout_record import Versions
+from loadslice.serve.serving import Probation, Serving
 from loadslice.serve.state_file import StateFile
 from loadslice.serve.usage import UsageKeeper
 from loadslice.spec.errors import InputError

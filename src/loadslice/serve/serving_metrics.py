@@ -1,14 +1,20 @@
 """What `/metrics` says of what is served: which generation, which version, and where its rollout stands."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, get_args
+from typing import Protocol, get_args
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
+from loadslice.serve.rollout_record import Record
 from loadslice.spec.rollout import RolloutState
 
-if TYPE_CHECKING:
-    from loadslice.serve.rollout import Rollout
+
+class Standing(Protocol):
+    """A server's rollout, as far as it is told where that stands."""
+
+    @property
+    def record(self) -> Record:
+        """What is remembered of it."""
 
 
 class ServingMetrics:
@@ -20,7 +26,7 @@ class ServingMetrics:
         rollout: Of the server; ``None``: it has none.
     """
 
-    def __init__(self, generation: int = 1, version: str | None = None, rollout: "Rollout | None" = None) -> None:
+    def __init__(self, generation: int = 1, version: str | None = None, rollout: Standing | None = None) -> None:
         self._generation = generation
         self._version = version
         self._rollout = rollout

@@ -204,8 +204,8 @@ def _fault(model: Model, version: str, *, allow_code: bool) -> str | None:
     """Why a version may not serve; ``None``: it may."""
     from loadslice.app.repository import serving
     from loadslice.serve.clock import Clock
-    from loadslice.serve.generation import Serving
     from loadslice.serve.patience import Patience
+    from loadslice.serve.serving import Serving
     from loadslice.serve.stages import close_stages, load_stages
     from loadslice.serve.warm import warm_models
 

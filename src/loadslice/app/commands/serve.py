@@ -20,11 +20,11 @@ from loadslice.serve.access import Access, check_admin_secret, check_exposure, i
 from loadslice.serve.administration import Guard
 from loadslice.serve.descriptors import raise_limit
 from loadslice.serve.drift import DriftSampler
-from loadslice.serve.generation import Serving
 from loadslice.serve.limits import MEBIBYTE, Limits
 from loadslice.serve.loop import new_loop
 from loadslice.serve.loss_log import Losses
 from loadslice.serve.server import Server
+from loadslice.serve.serving import Serving
 from loadslice.serve.tls import Tls, TlsFiles
 from loadslice.serve.tracing import Tracer
 from loadslice.spec import access

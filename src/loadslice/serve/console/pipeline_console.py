@@ -1,7 +1,6 @@
 """The console of a pipeline's server: its paths on a front, and what it looks at."""
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from loadslice.serve.access import Access
 from loadslice.serve.clock import Clock
@@ -9,10 +8,8 @@ from loadslice.serve.console.desk import PATHS, ConsoleDesk
 from loadslice.serve.console.pipeline_view import PipelineView
 from loadslice.serve.console.recent import LOOKED_AT, REFILL_S, Recent
 from loadslice.serve.front import Call, Front
+from loadslice.serve.operated import Operated
 from loadslice.serve.reply import Reply
-
-if TYPE_CHECKING:
-    from loadslice.serve.server import Server
 
 
 class PipelineConsole:
@@ -31,7 +28,7 @@ class PipelineConsole:
         for path in PATHS:
             front.routes[path] = {"GET": self._answer}
 
-    def start(self, server: "Server", clock: Clock) -> None:
+    def start(self, server: Operated, clock: Clock) -> None:
         """Look at it from now on, once per second; on the loop."""
         self.desk.start(PipelineView(server, clock, self.recent))
         self._make_room()
