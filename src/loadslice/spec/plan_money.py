@@ -110,7 +110,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
         more = [f"{len(self.buys) - SHOWN_MAX} more later"] if len(self.buys) > SHOWN_MAX else []
         later = ", ".join([*shown, *more]) or "nothing"
         return [f"{asked} and adds {later}"] + [
-            f"{name} instead costs {abs(cost):,.0f} {currency} {'more' if cost >= 0 else 'less'}"
-            f"{', bought today for that month' if name.startswith('month-') else ', which grows with the traffic'}"
+            f"instead, {name} costs {abs(cost):,.0f} {currency} {'more' if cost >= 0 else 'less'}: "
+            f"{'bought today for that month' if name.startswith('month-') else 'it grows with the traffic'}"
             for name, cost in self.instead.items()
         ]

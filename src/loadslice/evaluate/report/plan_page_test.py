@@ -14,6 +14,7 @@ from loadslice.plan.advice import complete
 from loadslice.plan.money.specimen import BUDGET, PRICES, engine, fleet
 from loadslice.spec.budget import ModelLife, Offline, People, Power
 from loadslice.spec.plan import Compared, HourLoad, Load, Plan
+from loadslice.spec.plan_money import BreakEven, Growth, Later
 from loadslice.spec.simulation import LatencyMs
 
 HOSTILE = "</style><script>alert(1)</script>"
@@ -90,6 +91,34 @@ def test_every_question_with_its_answer_and_evidence_is_on_the_page(page: str, p
     for step in plan.decision_path:
         assert step.question in text
         assert step.answer in text
+
+
+def test_when_it_has_paid_for_itself_and_what_growth_asks_for_are_on_the_page(plan: Plan) -> None:
+    money = msgspec.structs.replace(
+        plan,
+        break_even=[
+            BreakEven(
+                against="rented-only",
+                what="rented",
+                keeps=True,
+                less_from_month=14,
+                less_until_month=None,
+                saved=2500.0,
+                dearer_by_most=4000.0,
+            )
+        ],
+        growth=Growth(
+            traffic_at_end=2.1,
+            carries=1.4,
+            simulated=True,
+            buys=[Later(month=9, part="gpu", count=1)],
+            instead={"month-36": 120.0},
+        ),
+    )
+    text = text_of(render_plan(money))
+    assert "It costs less than the cheapest that is rented (rented-only) from month 14 on" in text
+    assert "carries 1.4 times today's (as simulated) and adds 1 x gpu in month 9" in text
+    assert "Instead, month-36 costs 120 EUR more: bought today for that month" in text
 
 
 def test_what_is_unknown_is_shown_as_unknown_with_its_names_and_never_as_python(page: str) -> None:
