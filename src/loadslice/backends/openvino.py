@@ -5,6 +5,7 @@ the processor can; streams equal slots, one infer request each; threads are not 
 pipeline would pin its stream to the same first core; no compiled blobs are cached on disk.
 """
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,27 @@ _PRECISION_HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 _PRECISIONS = {hint: precision for precision, hint in _PRECISION_HINTS.items()}
 
 
+@functools.cache
+def core() -> Any:
+    """The one core of this process.
+
+    Its plug-in for processors with AMX puts a stack of its own under the signal handlers of the thread that makes it,
+    and takes it away when it goes. Two that do not go in the reverse order of their coming leave the address of memory
+    that is given back, and the next signal ends the process (seen with OpenVINO 2026.4).
+    """
+    return ov.Core()
+
+
 class OpenVinoBackend:
     """Loads models with ``openvino.Core.compile_model``."""
 
     def load(self, model: Path, engine: Engine) -> "OpenVinoSession":
         """See `loadslice.backends.base.Backend.load`."""
-        core = ov.Core()
         device = (engine.device or "CPU").upper()
         settings = _settings(engine, device)
-        _require_device(core, device)
+        _require_device(device)
         try:
-            compiled = core.compile_model(core.read_model(model), device, settings)
+            compiled = core().compile_model(core().read_model(model), device, settings)
         except Exception as error:
             raise InputError(f"{model}: openvino cannot load it on {device}: {_last_line(error)}") from error
         return OpenVinoSession(compiled, engine)
@@ -90,9 +101,9 @@ def _settings(engine: Engine, device: str) -> dict[str, Any]:
     return settings | engine.options
 
 
-def _require_device(core: Any, device: str) -> None:
+def _require_device(device: str) -> None:
     """Every device named must be here; ``AUTO:GPU,CPU`` and ``HETERO:...`` name several."""
-    available: list[str] = core.available_devices
+    available: list[str] = core().available_devices
     virtual, _, listed = device.rpartition(":")
     wanted = listed.split(",") if virtual else [device]
     for name in wanted:

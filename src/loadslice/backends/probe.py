@@ -128,8 +128,7 @@ def last_level_cache_bytes(folder: Path = Path("/sys/devices/system/cpu")) -> in
 _ASK: dict[str, Callable[[Any], list[str]]] = {
     "onnxruntime": lambda module: list(module.ort.get_available_providers()),
     "openvino": lambda module: [
-        f"{name} ({module.ov.Core().get_property(name, 'FULL_DEVICE_NAME')})"
-        for name in module.ov.Core().available_devices
+        f"{name} ({module.core().get_property(name, 'FULL_DEVICE_NAME')})" for name in module.core().available_devices
     ],
 }
 

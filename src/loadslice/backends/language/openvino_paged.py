@@ -52,6 +52,8 @@ class PagedSession:
         os.environ.setdefault("OPENVINO_TELEMETRY", "0")
         import openvino as ov
 
+        from loadslice.backends.openvino import core
+
         self._ov = ov
         graph = _paged(ov, model)
         config = {
@@ -62,7 +64,7 @@ class PagedSession:
             **(options or {}),
         }
         try:
-            compiled = ov.Core().compile_model(graph, device, config)
+            compiled = core().compile_model(graph, device, config)
         except RuntimeError as error:
             raise InputError(
                 f"{model}: does not compile for {device}: {str(error).strip().splitlines()[-1][:200]}"
@@ -236,8 +238,10 @@ def _paged(ov: Any, path: Path) -> Any:
         from openvino._offline_transformations import paged_attention_transformation
     except ImportError as error:
         raise InputError(f"openvino {ov.__version__} has no paged attention; 2025.3 to 2026.4 have.") from error
+    from loadslice.backends.openvino import core
+
     try:
-        graph = ov.Core().read_model(path)
+        graph = core().read_model(path)
         paged_attention_transformation(graph, False, False, False, False)
     except RuntimeError as error:
         raise InputError(f"{path}: is not a stateful language model in OpenVINO's format.") from error

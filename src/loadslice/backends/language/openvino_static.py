@@ -51,6 +51,8 @@ class StaticSession:
         os.environ.setdefault("OPENVINO_TELEMETRY", "0")
         import openvino as ov
 
+        from loadslice.backends.openvino import core
+
         self._ov = ov
         config: dict[str, Any] = {}
         if device == "CPU":
@@ -59,7 +61,7 @@ class StaticSession:
         for bucket in buckets:
             graph, self._places = _fixed(ov, model, bucket)
             try:
-                compiled = ov.Core().compile_model(graph, device, {**config, **(options or {})})
+                compiled = core().compile_model(graph, device, {**config, **(options or {})})
             except RuntimeError as error:
                 raise InputError(
                     f"{model}: does not compile for {device}: {str(error).strip().splitlines()[-1][:200]}"
@@ -191,8 +193,10 @@ def _fixed(ov: Any, path: Path, bucket: int) -> tuple[Any, list[int]]:
         raise InputError(f"openvino {ov.__version__} cannot take the state out of a model; 2026.4 can.") from error
     from openvino import opset13
 
+    from loadslice.backends.openvino import core
+
     try:
-        graph = ov.Core().read_model(path)
+        graph = core().read_model(path)
         stateful_to_stateless_transformation(graph)
     except RuntimeError as error:
         raise InputError(f"{path}: is not a stateful language model in OpenVINO's format.") from error
