@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import shutil
 import subprocess
 import threading
 import urllib.request
@@ -16,6 +15,7 @@ import msgspec
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from tests.browser.chromium import BROWSER, QUIET, marks
 
 from loadslice.serve.access import Access
 from loadslice.serve.administration import Guard
@@ -23,20 +23,7 @@ from loadslice.serve.server import Server
 from loadslice.spec.access import Tokens, make
 from loadslice.spec.pipeline import Pipeline, check
 
-BROWSER = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
-
-pytestmark = [
-    pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine (Debian: apt-get install chromium)"),
-    pytest.mark.live,
-]
-
-QUIET = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-extensions",
-)  # fmt: skip
+pytestmark = marks
 
 ENGINES = 64
 UPDATE_MS_MAX, UPDATE_TURNS = 50, 31

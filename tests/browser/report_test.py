@@ -4,7 +4,6 @@ import html
 import http.server
 import json
 import re
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -13,24 +12,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.browser.chromium import BROWSER, QUIET, marks
 
 from loadslice.evaluate.report.page import render
 from loadslice.evaluate.report.specimen import specimen
 
-BROWSER = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
-
-pytestmark = [
-    pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine (Debian: apt-get install chromium)"),
-    pytest.mark.live,
-]
-
-QUIET = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-extensions",
-)  # fmt: skip
+pytestmark = marks
 
 PRECISIONS = {"ort": "fp32", "ov": "bf16"}
 """As a study has them: the head's table is widest then."""
