@@ -294,13 +294,16 @@ def verdict(
     Args:
         fleets: Judged.
         threads: Fleets of so many are compared.
-        currency: Of rents: all fleets are compared then, by what one of it an hour buys.
+        currency: Of rents: all fleets are compared then, by what one of it an hour buys; on equal threads all the same
+            where some fleet is there already and costs nothing.
     """
+    if any(fleet.per_hour == 0 for fleet in fleets):
+        currency = None
     compared = [fleet for fleet in fleets if currency is not None or fleet.threads == threads]
     among = f"fleet of {threads} threads" if currency is None else "fleet"
 
     def worth(fleet: LanguageFleet) -> list[float]:
-        return [one / (fleet.per_hour or 1.0) for one in fleet.capacity_per_s.each]
+        return [one / ((fleet.per_hour or 1.0) if currency is not None else 1.0) for one in fleet.capacity_per_s.each]
 
     best = {}
     for structure in ("shared", "split"):

@@ -133,6 +133,33 @@ def test_what_a_fleet_costs_is_rent_where_that_is_known() -> None:
     assert verdict([msgspec.structs.replace(one, per_hour=None) for one in fleets], 2)[0] != "none holds"
 
 
+def test_what_is_there_and_costs_nothing_is_compared_on_equal_threads() -> None:
+    def made(name: str, structure: str, per_hour: float, capacity: float) -> LanguageFleet:
+        each = estimate([capacity, capacity * 1.01, capacity * 0.99])
+        return LanguageFleet(
+            name=name,
+            structure=structure,  # type: ignore[arg-type]
+            prefill=0,
+            decode=2,
+            threads=2,
+            per_hour=per_hour,
+            seats=1,
+            chunk=None,
+            step_ms_max=None,
+            policy="cost",
+            capacity_per_s=each,
+            first_token_ms=each,
+            between_tokens_ms=each,
+            completed_share=each,
+            holds_share=1.0,
+        )
+
+    # A cent an hour must not turn a tenth of the capacity into ten times its worth.
+    said, _, why = verdict([made("owned", "shared", 0.0, 10.0), made("rented", "split", 0.01, 1.0)], 2, "EUR")
+    assert said == "shared"
+    assert why.startswith("with 2 threads")
+
+
 def test_a_price_that_is_missing_or_a_purchase_without_years_is_asked_for() -> None:
     bought = Prices(currency="EUR", parts={"decode": Part(purchase=100.0)})
     with pytest.raises(InputError, match=r"engine 'decode' has a purchase. Say over how many years .* --years 3"):
