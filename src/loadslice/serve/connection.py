@@ -14,7 +14,7 @@ from loadslice.serve.head import Head
 from loadslice.serve.incoming import AHEAD_BYTES_MAX, Incoming
 from loadslice.serve.outgoing import Outgoing
 from loadslice.serve.refusals import RefusalError
-from loadslice.serve.reply import CLOSE, KEEP, Reply, refuse, render
+from loadslice.serve.reply import CLOSE, KEEP, Reply, render
 
 if TYPE_CHECKING:
     from loadslice.serve.http_server import HttpServer
@@ -294,8 +294,7 @@ class Connection(asyncio.BufferedProtocol):
             self._incoming.ignore()
         if self.head is None:
             self.head = _NO_HEAD
-        self._handler.refused(refusal)
-        self.reply(refuse(refusal))
+        self.reply(self._handler.refused(refusal))
 
     def pause(self) -> None:
         """Read no more for now."""
@@ -313,8 +312,7 @@ class Connection(asyncio.BufferedProtocol):
     def _turn_away(self, transport: asyncio.Transport) -> None:
         """Say that there are too many, and leave the client the time to read that."""
         refusal = RefusalError(503, "too many connections", retry_after_ns=1_000_000_000, close=True)
-        self._handler.refused(refusal)
-        transport.write(render(refuse(refusal), self.lines(close=True)))
+        transport.write(render(self._handler.refused(refusal), self.lines(close=True)))
         self._server.turn_away(self)
         self._linger(transport)
 

@@ -15,7 +15,7 @@ from loadslice.serve.head import Head
 from loadslice.serve.http_server import HttpServer
 from loadslice.serve.limits import Limits
 from loadslice.serve.refusals import RefusalError
-from loadslice.serve.reply import Reply
+from loadslice.serve.reply import Reply, refuse
 
 
 class Wire(asyncio.Transport):
@@ -93,8 +93,9 @@ class Echo:
         else:
             connection.reply(Reply(200, bytes(body), "text/plain"))
 
-    def refused(self, refusal: RefusalError) -> None:
+    def refused(self, refusal: RefusalError) -> Reply:
         self.refusals.append(refusal)
+        return refuse(refusal)
 
     def sent(self, connection: Connection) -> None:
         self.replied += 1

@@ -201,10 +201,11 @@ class Front:
         identity = envelope.id or (decoded.id[: self._limits.text_max] if decoded.id else None)
         self._submit(service, connection, envelope, identity, work, bucket, decoded.id, decoded.wanted)
 
-    def refused(self, refusal: RefusalError) -> None:
+    def refused(self, refusal: RefusalError) -> Reply:
         """See `Handler.refused`."""
         if self.service is not None:
             self.service.metrics.refused_at_front(refusal.status)
+        return refuse(refusal)
 
     def copied(self, connection: Connection) -> None:
         """See `Handler.copied`."""
@@ -336,8 +337,7 @@ class Front:
         try:
             await handle(*arguments)
         except RefusalError as refusal:
-            self.refused(refusal)
-            reply = refuse(refusal)
+            reply = self.refused(refusal)
         except Exception:
             log.exception("the front failed on a request")
             reply = refuse(RefusalError(500, "internal server error", close=True))

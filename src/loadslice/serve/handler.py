@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 from loadslice.serve.body import Bodies
 from loadslice.serve.head import Head
 from loadslice.serve.refusals import RefusalError
+from loadslice.serve.reply import Reply
 
 if TYPE_CHECKING:
     from loadslice.serve.connection import Connection
@@ -34,8 +35,8 @@ class Handler(Protocol):
             RefusalError: The request is refused.
         """
 
-    def refused(self, refusal: RefusalError) -> None:
-        """A request was refused; told of every one."""
+    def refused(self, refusal: RefusalError) -> Reply:
+        """A request was refused: told of every one, and says it in the form of the protocol."""
 
     def copied(self, connection: "Connection") -> None:
         """A client takes its reply slowly: it has been copied, so that nothing it was made from need be kept."""

@@ -19,6 +19,7 @@ from loadslice.serve.http_server import HttpServer
 from loadslice.serve.limits import Limits
 from loadslice.serve.loop import new_loop
 from loadslice.serve.refusals import RefusalError
+from loadslice.serve.reply import Reply
 
 LOOPS = pytest.mark.parametrize("loop", [asyncio.new_event_loop, new_loop], ids=["asyncio", "serving"])
 
@@ -40,7 +41,7 @@ class Large:
         parts, self.parts = self.parts, self.parts if head.path == "/again" else []
         connection.send(tuple(parts), sum(len(part) for part in parts), close=head.path == "/last")
 
-    def refused(self, refusal: RefusalError) -> None:
+    def refused(self, refusal: RefusalError) -> Reply:
         raise AssertionError(refusal)
 
     def copied(self, connection: Connection) -> None:

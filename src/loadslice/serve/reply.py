@@ -1,6 +1,6 @@
 """Replies as bytes: a status line, headers, a body; and what a refusal says."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -36,14 +36,19 @@ def json_reply(document: Any, status: int = 200, headers: Sequence[tuple[str, st
     return Reply(status, msgspec.json.encode(document), headers=headers)
 
 
-def refuse(refusal: RefusalError) -> Reply:
-    """The reply for a refusal: the protocol's error object."""
+def refuse(refusal: RefusalError, form: Callable[[str], Any] = lambda text: {"error": text}) -> Reply:
+    """The reply for a refusal.
+
+    Args:
+        refusal: The refusal.
+        form: From its text to the error object of the protocol that is spoken.
+    """
     # The text may quote the client or a stage: at any length, and with characters that are none.
     text = refusal.text[:TEXT_MAX].encode(errors="replace").decode()
     headers = [] if refusal.retry_after_ns is None else list(retry_headers(refusal.retry_after_ns).items())
     if refusal.allow:
         headers.append(("Allow", ", ".join(refusal.allow)))
-    return Reply(refusal.status, msgspec.json.encode({"error": text}), headers=headers, close=refusal.close)
+    return Reply(refusal.status, msgspec.json.encode(form(text)), headers=headers, close=refusal.close)
 
 
 _STATUS_LINES = {

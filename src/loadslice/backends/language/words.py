@@ -15,6 +15,10 @@ _SPECIAL = re.compile(rb"<[^\s<>]{2,40}>")
 """What tokens that mean something to the model look like, rather than text."""
 
 
+PROBE = "Hello, w\u00f6rld: \u65e5\u672c \U0001f389\n\n12 + 3\t= 15."
+"""Read and written again to see that a tokenizer is understood."""
+
+
 class Words:
     """A model's tokenizer.
 
@@ -22,7 +26,7 @@ class Words:
         folder: Of the model, as `gguf.converted` gives it.
 
     Raises:
-        InputError: The extra is absent, or the folder has no tokenizer that can be read.
+        InputError: The extra is absent, or the folder has no tokenizer that can be read, or is understood.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,6 +48,18 @@ class Words:
         """Tokens that are no text."""
         marks = sorted((self.pieces[token].decode(errors="replace") for token in self.specials), key=len, reverse=True)
         self._marks = re.compile("|".join(map(re.escape, marks))) if marks else None
+        self._check(folder)
+
+    def _check(self, folder: Path) -> None:
+        """Refuse a tokenizer whose tokens are no bytes of text: some write blanks and single bytes as signs."""
+        tokens = self._raw(PROBE)
+        mine = b"".join(self.pieces[token] for token in tokens).decode(errors="replace")
+        theirs = self._tokenizer.decode(tokens)
+        if mine.split() != theirs.split():
+            raise InputError(
+                f"{folder}: its tokens are not of the kind that is read here (byte-level): they say {mine[:60]!r} for "
+                f"{theirs[:60]!r}."
+            )
 
     def cover(self, vocabulary: int) -> None:
         """Know as many tokens as an engine has: its matrix may be padded beyond the tokenizer's."""
@@ -106,6 +122,8 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._held = ""
         """Text that may be the beginning of a stop text."""
+        self.characters = 0
+        """So many have come, those held back and those of a stop text among them."""
         self._longest = max(map(len, self._stops), default=0)
         self.has_stopped = False
 
@@ -113,7 +131,9 @@ class TextStream:
         """Text that is certain now that this token has come."""
         if self.has_stopped or token in self._words.specials:
             return ""
-        text = self._held + self._decoder.decode(self._words.pieces[token])
+        fresh = self._decoder.decode(self._words.pieces[token])
+        self.characters += len(fresh)
+        text = self._held + fresh
         if not self._stops:
             self._held = ""
             return text

@@ -43,9 +43,12 @@ class Choice:
         words: The model's tokenizer.
         stops: Texts that end it.
         end_tokens: Tokens that end it.
+        likeliest: Tokens told beside each, where their probabilities are told.
     """
 
-    def __init__(self, index: int, words: Words, stops: tuple[str, ...], end_tokens: tuple[int, ...]) -> None:
+    def __init__(
+        self, index: int, words: Words, stops: tuple[str, ...], end_tokens: tuple[int, ...], likeliest: int = 0
+    ) -> None:
         self.index = index
         self.text: list[str] = []
         self.fresh: list[str] = []
@@ -61,7 +64,10 @@ class Choice:
         self._stream = TextStream(words, stops)
         self._stops = stops
         self._end_tokens = end_tokens
+        self._likeliest = likeliest
         self._unread: list[int] = []
+        self._offsets: list[int] = []
+        """Of each token's text in the answer's, in characters."""
         self.is_owed = False
         """Whether a token has come that the client has not heard of; one without text of its own is heard of too."""
         self._ended_by_token = False
@@ -85,6 +91,7 @@ class Choice:
     def read(self) -> None:
         """Turn tokens into text; apart, because it can wait until the engine computes again."""
         for token in self._unread:
+            self._offsets.append(self._stream.characters)
             self._add(self._stream.add(token))
         self._unread.clear()
 
@@ -105,31 +112,40 @@ class Choice:
         return "stop" if self._ended_by_token or self._stream.has_stopped else "length"
 
     def logprobs(self, drawn: list[Drawn], *, chat: bool) -> dict[str, Any] | None:
-        """Logarithms of probabilities in the interface's form."""
+        """Logarithms of probabilities of the last tokens that have been read, in the interface's form."""
         if not drawn:
             return None
         piece = self._words.pieces
+        tops = [one.top[: self._likeliest] for one in drawn]
         if not chat:
             return {
                 "tokens": [_readable(piece[one.token]) for one in drawn],
                 "token_logprobs": [one.logprob for one in drawn],
-                "top_logprobs": [{_readable(piece[token]): value for token, value in one.top} for one in drawn],
-                "text_offset": [],
+                # The token that was drawn is among them, be it likely or not.
+                "top_logprobs": [
+                    {_readable(piece[token]): value for token, value in (*top, (one.token, one.logprob))}
+                    for one, top in zip(drawn, tops, strict=True)
+                ],
+                "text_offset": self._offsets[-len(drawn) :],
             }
         return {
             "content": [
                 {
                     **_told(piece[one.token], one.logprob),
-                    "top_logprobs": [_told(piece[token], value) for token, value in one.top],
+                    "top_logprobs": [_told(piece[token], value) for token, value in top],
                 }
-                for one in drawn
+                for one, top in zip(drawn, tops, strict=True)
             ],
             "refusal": None,
         }
 
 
 def _readable(piece: bytes) -> str:
-    return piece.decode(errors="replace")
+    """A token as text; of part of a character its bytes, as the interface has it: two such are not one."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
 
 
 def _told(piece: bytes, logprob: float | None) -> dict[str, Any]:
@@ -144,7 +160,8 @@ class Answer:
         identity: ``id`` of the answer.
         model: As the client called it.
         created_s: Unix time.
-        choices: Growing.
+        choices: Growing; those of one prompt after those of the one before.
+        choices_each: So many of each prompt.
         chat: Chat or text.
         stream: Whether bit by bit.
         usage: Whether a stream ends with its token counts.
@@ -161,6 +178,7 @@ class Answer:
         model: str,
         created_s: int,
         choices: list[Choice],
+        choices_each: int,
         chat: bool,
         stream: bool,
         usage: bool,
@@ -170,6 +188,7 @@ class Answer:
     ) -> None:
         self.connection: Connection | None = connection
         self.choices = choices
+        self._choices_each = choices_each
         self._chat, self._stream, self._usage, self._token_ids = chat, stream, usage, token_ids
         self._engine_names = engine_names
         self._done = done
@@ -318,11 +337,12 @@ class Answer:
 
     def _usage_counts(self) -> dict[str, Any]:
         requests = [choice.request for choice in self.choices if choice.request is not None]
-        prompt = len(requests[0].prompt)
+        of_prompts = requests[:: self._choices_each]
+        prompt = sum(len(request.prompt) for request in of_prompts)
         produced = sum(len(request.produced) for request in requests)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": produced,
             "total_tokens": prompt + produced,
-            "prompt_tokens_details": {"cached_tokens": requests[0].hit},
+            "prompt_tokens_details": {"cached_tokens": sum(request.hit for request in of_prompts)},
         }

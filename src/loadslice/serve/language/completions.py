@@ -61,7 +61,7 @@ class Completions:
         except ValueError as error:
             raise RequestError(str(error), "messages") from error
         wanted = asked.max_completion_tokens or asked.max_tokens
-        logprobs = max(1, asked.top_logprobs or 0) if asked.logprobs else 0
+        logprobs = asked.top_logprobs or 0 if asked.logprobs else None
         self._submit(head, asked, caller, connection, [prompt], wanted, logprobs, chat=True)
 
     def text(self, head: Head, asked: TextBody, caller: Caller, connection: Connection) -> None:
@@ -72,8 +72,7 @@ class Completions:
         """
         prompts = [self._words.encode(one) if isinstance(one, str) else list(one) for one in _prompts(asked.prompt)]
         wanted = asked.max_tokens or DEFAULT_NEW
-        logprobs = 0 if asked.logprobs is None else max(1, asked.logprobs)
-        self._submit(head, asked, caller, connection, prompts, wanted, logprobs, chat=False)
+        self._submit(head, asked, caller, connection, prompts, wanted, asked.logprobs, chat=False)
 
     def _submit(
         self,
@@ -83,7 +82,7 @@ class Completions:
         connection: Connection,
         prompts: list[list[int]],
         wanted: int | None,
-        logprobs: int,
+        logprobs: int | None,
         *,
         chat: bool,
     ) -> None:
@@ -97,8 +96,8 @@ class Completions:
         priority, first_by_ns, deadline_ns = self._promises(headers)
         choices: list[Choice] = []
         requests: list[LanguageRequest] = []
-        seed = secrets.randbits(48)
         for prompt in prompts:
+            seed = secrets.randbits(48)
             room = language.context - len(prompt)
             if wanted is not None and wanted > room:
                 raise RequestError(
@@ -107,17 +106,17 @@ class Completions:
                     "max_tokens",
                     code="context_length_exceeded",
                 )
-            for _ in range(asked.n or 1):
+            for number in range(asked.n or 1):
                 sampling = sampling_of(
                     asked,
-                    choice=len(choices),
+                    choice=number,
                     seed=seed,
-                    logprobs=logprobs,
+                    logprobs=0 if logprobs is None else max(1, logprobs),
                     vocabulary=len(words.pieces),
                     end=words.end_token,
                 )
                 self._check_sampling(sampling)
-                choice = Choice(len(choices), words, stops_of(asked), sampling.stop_tokens)
+                choice = Choice(len(choices), words, stops_of(asked), sampling.stop_tokens, logprobs or 0)
                 choices.append(choice)
                 requests.append(
                     self._request(choice, prompt, wanted or room, sampling, priority, first_by_ns, deadline_ns)
@@ -128,6 +127,7 @@ class Completions:
             model=language.language,
             created_s=int(time.time()),
             choices=choices,
+            choices_each=asked.n or 1,
             chat=chat,
             stream=bool(asked.stream),
             usage=asked.stream_options is not None and asked.stream_options.include_usage,

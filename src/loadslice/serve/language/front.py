@@ -118,9 +118,7 @@ class LanguageFront:
     def refused(self, refusal: RefusalError) -> Reply:
         """See `connection.Handler.refused`."""
         code = "invalid_api_key" if refusal.status == 401 else None
-        return refuse(
-            refusal, lambda text: error_body(RequestError(text, None, status=refusal.status, code=code))
-        )
+        return refuse(refusal, lambda text: error_body(RequestError(text, None, status=refusal.status, code=code)))
 
     def copied(self, connection: Connection) -> None:
         """See `connection.Handler.copied`."""

@@ -7,6 +7,8 @@ from pathlib import Path
 from loadslice.backends.language import messages as m
 from loadslice.serve.language.front import LanguageFront
 from loadslice.serve.language.server import LanguageServer
+from loadslice.serve.limits import Limits
+from loadslice.serve.refusals import RefusalError
 from loadslice.spec.language import Language, LanguageEngine
 
 LANGUAGE = Language(version=1, language="chat", model="m", engines={"a": LanguageEngine(backend="openvino-paged")})
@@ -18,6 +20,18 @@ def reason(front: LanguageFront) -> str:
     said = json.loads(reply.body)
     assert said["ready"] is False
     return str(said["reason"])
+
+
+def test_every_refusal_has_the_form_that_clients_of_the_interface_read() -> None:
+    front = LanguageFront(LANGUAGE, Limits())
+    for status, kind, code in (
+        (404, "invalid_request_error", None),
+        (401, "invalid_request_error", "invalid_api_key"),
+        (429, "rate_limit_error", None),
+        (503, "server_error", None),
+    ):
+        said = json.loads(front.refused(RefusalError(status, "words")).body)
+        assert said == {"error": {"message": "words", "type": kind, "param": None, "code": code}}
 
 
 def test_a_server_that_starts_says_what_it_measures_and_how_far_it_is() -> None:

@@ -18,6 +18,8 @@ LOGPROBS_MAX = 20
 BIAS_MAX = 300
 MESSAGES_MAX = 2048
 CHOICES_MAX = 8
+_FAR_APART = 0x9E3779B97F4A7C15
+"""Between the seeds of two choices: the golden ratio of 64 bits."""
 DEFAULT_NEW = 16
 """Tokens of a text completion that says nothing; the interface's own default."""
 
@@ -34,7 +36,6 @@ HINTS = frozenset(
         "reasoning_effort",
         "verbosity",
         "prediction",
-        "function_call",
     ]
 )
 """Of the public interface; they say how, or for whom, not what."""
@@ -77,6 +78,9 @@ class _Part(msgspec.Struct, frozen=True):
 class _Message(msgspec.Struct, frozen=True):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[_Part] | None = None
+    tool_calls: Any = None
+    function_call: Any = None
+    audio: Any = None
 
 
 class _StreamOptions(msgspec.Struct, frozen=True):
@@ -121,6 +125,7 @@ class ChatBody(_Body, frozen=True, kw_only=True):
     tools: list[Any] | None = None
     tool_choice: Any = None
     functions: list[Any] | None = None
+    function_call: Any = None
     modalities: list[str] | None = None
     audio: Any = None
 
@@ -150,6 +155,9 @@ def read_chat(body: bytes | memoryview) -> ChatBody:
     _refuse_unknown(body, ChatBody)
     assert isinstance(asked, ChatBody)
     _refuse_present(asked, ("tools", "functions", "audio"))
+    for name in ("tool_choice", "function_call"):
+        if getattr(asked, name) not in (None, "none", "auto"):  # the two leave an answer in words, which is what comes
+            raise RequestError(f"'{name}' needs tools, which this server does not offer", name)
     if asked.response_format is not None and asked.response_format.get("type") != "text":
         raise RequestError("only the response format 'text' is offered", "response_format")
     if asked.modalities not in (None, ["text"]):
@@ -186,7 +194,7 @@ def _decode(decoder: "msgspec.json.Decoder[Any]", body: bytes | memoryview) -> A
         parameter = place.rstrip("`").lstrip(".") or None
         if parameter is None and "missing required field" in text:
             parameter = text.rpartition("field ")[2].strip("`")
-        raise RequestError(text[:200], parameter) from error
+        raise RequestError(text[:200] if parameter is None else f"'{parameter}': {text}"[:200], parameter) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError("the body is not valid JSON") from error
 
@@ -204,10 +212,11 @@ def _refuse_unknown(body: bytes | memoryview, kind: type[_Body]) -> None:
             raise RequestError(f"'{name}' is not offered, only {words}", name, code="unsupported_parameter")
 
 
-def _refuse_present(body: Any, fields: tuple[str, ...]) -> None:
+def _refuse_present(body: Any, fields: tuple[str, ...], parameter: str | None = None) -> None:
     for name in fields:
         if getattr(body, name):
-            raise RequestError(f"'{name}' is not offered by this server", name, code="unsupported_parameter")
+            text = f"'{name}' is not offered by this server"
+            raise RequestError(text, parameter or name, code="unsupported_parameter")
 
 
 def _check(body: _Body) -> None:
@@ -236,8 +245,9 @@ def content_of(message: _Message) -> dict[str, str]:
     """A message with its content as one text.
 
     Raises:
-        RequestError: It has parts that are not text.
+        RequestError: It has parts that are not text, or says what would be left out.
     """
+    _refuse_present(message, ("tool_calls", "function_call", "audio"), "messages")
     if isinstance(message.content, list):
         if any(part.type != "text" or part.text is None for part in message.content):
             raise RequestError("only parts of type 'text' are offered", "messages")
@@ -251,6 +261,15 @@ def content_of(message: _Message) -> dict[str, str]:
 def sampling_of(body: _Body, *, choice: int, seed: int, logprobs: int, vocabulary: int, end: int) -> Sampling:
     """How one choice's tokens are drawn.
 
+    Args:
+        body: What was asked for.
+        choice: Number among those of its prompt: equal requests with equal seeds have equal answers, and no choice of
+            one seed has the answer of another seed's.
+        seed: Where the body names none.
+        logprobs: See `Sampling`.
+        vocabulary: Tokens that there are.
+        end: The token that ends an answer.
+
     Raises:
         RequestError: A bias for a token that there is not.
     """
@@ -260,7 +279,7 @@ def sampling_of(body: _Body, *, choice: int, seed: int, logprobs: int, vocabular
     return Sampling(
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
-        seed=(seed if body.seed is None else body.seed) + choice,
+        seed=((seed if body.seed is None else body.seed) + choice * _FAR_APART) % 2**64,
         logprobs=logprobs,
         stop_tokens=() if body.ignore_eos else (end,),
         presence_penalty=body.presence_penalty or 0.0,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadslice.serve.language.openai import RequestError, read_chat, read_text, sampling_of
+from loadslice.serve.language.openai import RequestError, content_of, read_chat, read_text, sampling_of
 
 TEXT: dict[str, Any] = {"model": "m", "prompt": "hello"}
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -43,6 +43,7 @@ def test_what_clients_send_is_taken(more: dict[str, Any]) -> None:
         ({"logit_bias": {str(number): 1 for number in range(301)}}, "logit_bias"),
         ({"n": 0}, "n"),
         ({"echo": True}, "echo"),
+        ({"max_tokens": 0}, "max_tokens"),
     ],
 )
 def test_what_the_interface_refuses_or_this_server_lacks_is_refused_by_name(
@@ -52,6 +53,48 @@ def test_what_the_interface_refuses_or_this_server_lacks_is_refused_by_name(
         read_text(json.dumps(TEXT | more).encode())
     assert refused.value.parameter == parameter
     assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("more", "parameter"),
+    [
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"function_call": {"name": "f"}}, "function_call"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "1", "type": "function"}]}]}, "messages"),
+        ({"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "messages"),
+    ],
+)
+def test_what_would_be_left_out_of_a_conversation_is_refused(more: dict[str, Any], parameter: str) -> None:
+    def read() -> None:
+        for message in read_chat(json.dumps(CHAT | more).encode()).messages:
+            content_of(message)
+
+    with pytest.raises(RequestError) as refused:
+        read()
+    assert refused.value.parameter == parameter
+
+
+def test_a_conversation_as_clients_send_it_back_is_taken() -> None:
+    said = {
+        "role": "assistant",
+        "content": "hi",
+        "tool_calls": None,
+        "function_call": None,
+        "refusal": None,
+        "audio": None,
+    }
+    asked = read_chat(json.dumps(CHAT | {"messages": [said], "tool_choice": "auto", "function_call": "none"}).encode())
+    assert content_of(asked.messages[0]) == {"role": "assistant", "content": "hi"}
+
+
+def test_choices_of_one_seed_are_not_those_of_the_next() -> None:
+    def seeds(seed: int) -> list[int]:
+        body = read_text(json.dumps(TEXT | {"seed": seed}).encode())
+        return [sampling_of(body, choice=choice, seed=0, logprobs=0, vocabulary=10, end=1).seed for choice in range(8)]
+
+    assert seeds(5) == seeds(5)
+    assert len({one for seed in range(-4, 100) for one in seeds(seed)}) == 104 * 8
 
 
 @given(
