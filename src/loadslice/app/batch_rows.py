@@ -11,6 +11,7 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from loadslice.evaluate import infer
+from loadslice.spec import validation
 from loadslice.spec.arrays import read_npy, read_npz
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import NOT_JSON, opened, read_bytes, reason, resolved, sha256_file
@@ -167,7 +168,7 @@ def _line_row(number: int, place: str, line: bytes, folder: Path) -> Row | BadRo
     try:
         said = _line.decode(line)
     except msgspec.ValidationError as error:
-        return BadRow(number, place, str(error))
+        return BadRow(number, place, validation.told(str(error), None, _Line))
     except NOT_JSON as error:
         return BadRow(number, place, f"not valid JSON: {error}")
     if (said.inputs is msgspec.UNSET) == (said.file is None):

@@ -12,6 +12,7 @@ import msgspec
 from loadslice.app import admin_client
 from loadslice.evaluate import scrape
 from loadslice.evaluate.scrape import Scrape
+from loadslice.spec import validation
 from loadslice.spec.address import web_address
 from loadslice.spec.errors import InputError
 from loadslice.spec.watch import Samples, check_plan
@@ -58,7 +59,9 @@ def samples(admin_url: str, after: int) -> Samples:
     try:
         found = msgspec.convert(answer, type=Samples)
     except msgspec.ValidationError as error:
-        raise InputError(f"{admin_url:.200}/admin/watch: not samples: {error}") from error
+        raise InputError(
+            f"{admin_url:.200}/admin/watch: not samples: {validation.told(str(error), answer, Samples)}."
+        ) from error
     check_plan(found.plan, f"{admin_url}: plan")
     return found
 

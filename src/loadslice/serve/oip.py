@@ -24,6 +24,7 @@ from loadslice.serve.datatypes import BYTES, NUMPY
 from loadslice.serve.limits import Limits
 from loadslice.serve.refusals import RefusalError
 from loadslice.serve.turns import Work, at_once
+from loadslice.spec import validation
 from loadslice.spec.work import Tensor
 
 
@@ -157,20 +158,13 @@ def _decode_document(raw: memoryview) -> _Document:
     try:
         return _document.decode(raw)
     except msgspec.ValidationError as error:
-        raise RefusalError(400, _without_root(str(error))) from error
+        raise RefusalError(400, validation.told(str(error), None, _Document)) from error
     except msgspec.DecodeError as error:
         raise RefusalError(400, f"the body is not valid JSON: {error}") from error
     except RecursionError as error:
         raise RefusalError(400, "the body is nested too deeply") from error
     except UnicodeDecodeError as error:
         raise RefusalError(400, "the body is not UTF-8") from error
-
-
-def _without_root(text: str) -> str:
-    """Turn msgspec's ``... - at `$.inputs[0]``` into ``... at inputs[0]``."""
-    message, marker, place = text.partition(" - at `$")
-    place = place.rstrip("`").lstrip(".")
-    return f"{message} at {place}" if marker and place else message
 
 
 def _element_count(tensor: _Input, place: str, limits: Limits) -> int:
@@ -220,7 +214,8 @@ def _from_json(tensor: _Input, count: int, place: str, limits: Limits) -> Work[T
             shape = tensor.shape if depth > 1 else [count]
             array = (yield from json_numbers.read(raw, shape, dtype)).reshape(shape)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        message = _without_root(str(error)) if isinstance(error, msgspec.ValidationError) else "not valid JSON"
+        wrong_kind = isinstance(error, msgspec.ValidationError)
+        message = validation.told(str(error), None, list[Any]) if wrong_kind else "not valid JSON"
         raise RefusalError(400, f"{place}: data: {message}") from error
     except (OverflowError, FloatingPointError) as error:
         raise RefusalError(400, f"{place}: a value does not fit {tensor.datatype}") from error

@@ -159,12 +159,7 @@ def load_device(path: Path) -> Device:
     Raises:
         InputError: Not a device file, or a figure that cannot be right.
     """
-    try:
-        device = decode_yaml(path, Device)
-    except InputError as error:
-        if "value: Expected `float`, got `str`" in str(error):
-            raise InputError(f"{error} YAML needs a sign in the exponent: write 1.5e+12, not 1.5e12.") from error
-        raise
+    device = decode_yaml(path, Device)
     check_device(device, str(path))
     return device
 

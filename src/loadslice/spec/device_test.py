@@ -44,7 +44,7 @@ def test_a_device_of_ones_own_is_read(tmp_path: Path) -> None:
         ("dense: true", "dense: false", "2:4 sparsity"),
         ("dense: true, ", "", "dense"),
         ("6.0e+12", "6.0", "not plausible"),
-        ("6.0e+12", "6.0e12", "write 1.5e+12"),
+        ("6.0e+12", "6.0e12", "write 6.0e+12"),
         ("6.0e+12", ".nan", "not plausible"),
         ("int8:", "tops:", "tops"),
         ("source: the vendor's page}\ntdp", "source: ''}\ntdp", "needs a source"),

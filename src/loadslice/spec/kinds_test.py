@@ -57,7 +57,7 @@ PIPELINE = "version: 1\npipeline: x\nengines: {}\nstages: []\n"
         (pipeline.load, b"\x08\x08\x12\x07pytorch\x1a", "this is an ONNX model; a pipeline is wanted here."),
         (latency.load, b"PAR1\x15\x04", "this is a Parquet file; a profile (latency.json) is wanted here."),
         (pipeline.load, PIPELINE.replace("1", "2"), "version: wants 1, not 2"),
-        (pipeline.load, PIPELINE + "nonsense: 1\n", "Object contains unknown field `nonsense`"),
+        (pipeline.load, PIPELINE + "nonsense: 1\n", "unknown key 'nonsense'"),
     ],
 )
 def test_a_file_in_the_wrong_place_is_told_for_what_it_is(

@@ -78,7 +78,7 @@ def test_json_lines_with_anybodys_names_are_read_through_a_map(tmp_path: Path) -
         (("ts=arrival_s", "req=items"), ODD, "line 1: 'req' is an object; name a key inside it with a dot"),
         (("ts=arrival_s", "code=items"), ODD.replace("503", '"much"'), "line 2: code: 'much' cannot be items"),
         (("ts=arrival_s",), ODD + '{"dur_us": 3}\n', "line 4: '' is not a time"),
-        (("ts=arrival_s",), ODD + "[1]\n", "line 4: Expected `object`"),
+        (("ts=arrival_s",), ODD + "[1]\n", "line 4: wants a mapping, not a list"),
     ],
 )
 def test_a_fault_in_json_lines_is_named_with_its_line(

@@ -197,7 +197,7 @@ def test_an_own_trace_in_ticks_is_spread_once(tmp_path: Path) -> None:
         ('{"arrival_s":0,"items":1}\n{"arrival_s":1,"items":"x"}\n', "line 2: column 'items' holds String"),
         ('{"arrival_s":0}\n{"arrival_s":1,"it', "line 2: not valid JSON"),
         (MOONCAKE + '{"timestamp":-1,"input_length":1,"output_length":1}\n', "line 3: timestamp"),
-        (MOONCAKE + '{"timestamp":1,"input_length":1}\n', "line 3: Object missing required field `output_length`"),
+        (MOONCAKE + '{"timestamp":1,"input_length":1}\n', "line 3: 'output_length' is missing"),
         (BURSTGPT.replace("Log Type", "Colour"), "unknown column 'Colour'"),
         (NGINX + "hello\n", "line 3 is not nginx combined format: 'hello'"),
         (NGINX.replace("10/Oct", "10/Foo"), "line 1 is not nginx combined format"),

@@ -10,6 +10,7 @@ import psutil
 
 from loadslice.backends.toolchains import environment, registry
 from loadslice.backends.toolchains.process import ToolchainError, ask
+from loadslice.spec import validation
 from loadslice.spec.errors import InputError, OutputError
 from loadslice.spec.files import replacing
 from loadslice.spec.toolchain import CompiledNode, CompilerReport
@@ -97,7 +98,8 @@ def compile_model(
             if out is not None:
                 _keep(report, folder, out)
     except msgspec.ValidationError as error:
-        raise ToolchainError(f"toolchain '{toolchain.name}': its answer is not one: {error}.") from error
+        said = validation.told(str(error), None, CompilerReport)
+        raise ToolchainError(f"toolchain '{toolchain.name}': its answer is not one: {said}.") from error
     except OutputError:
         raise
     except OSError as error:

@@ -1,5 +1,6 @@
 """JSONL decoded block by block into typed rows, with the line of a fault."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from loadslice.spec import validation
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import NOT_JSON
 from loadslice.workload.readers import source
@@ -98,8 +100,10 @@ def fault(block: source.Block, decoder: "msgspec.json.Decoder[T]", error: Except
         try:
             decoder.decode(line)
         except msgspec.ValidationError as found:
-            message, _, place = str(found).partition(" - at `$.")
-            return f"line {number}: {place.rstrip('`')}: {message}" if place else f"line {number}: {message}"
+            known = None
+            with contextlib.suppress(*NOT_JSON):  # what follows the fault may be no JSON at all
+                known = msgspec.json.decode(line)
+            return f"line {number}: {validation.told(str(found), known, decoder.type)}"
         except NOT_JSON as found:
             return f"line {number}: not valid JSON ({found})"
     return f"not valid JSONL ({error})"
