@@ -40,8 +40,6 @@ BLOCK_S = 2.0
 """As long as the slow periods that were seen, and short enough for some blocks in a rehearsal."""
 BLOCK_WORK_MIN = 0.2
 """A block with less work than this share of the fullest says nothing about speed."""
-WAY_STRAY_MAX = 20
-"""Usual ways; a longer one was held up, and says little about how long ways are in its block."""
 WAY_SHARE_MAX = 0.5
 """A way that is shorter than others takes at most so much off the work of a very short stage."""
 SAMPLES = 64
@@ -202,22 +200,32 @@ class _Levels:
 
     def blocks(self, run: Sequence[Passages]) -> Float64s:
         """Logarithm of the time per unit of work in each block of a run."""
-        found = list(self._known(run))
-        known = [~np.isnan(levels_ms) for _, _, levels_ms in found]
-        return _speeds(
-            _joined(own.middle_s[kept] for (own, _, _), kept in zip(found, known, strict=True)),
-            _joined(alone_ms[kept] for (_, alone_ms, _), kept in zip(found, known, strict=True)),
-            _joined(levels_ms[kept] for (_, _, levels_ms), kept in zip(found, known, strict=True)),
-        )
+        if not run:
+            return np.zeros(0)
+        began_s = min(float(own.middle_s.min()) for own in run)
+        took_ms, work_ms = np.zeros((2, 1 + int((max(float(own.middle_s.max()) for own in run) - began_s) / BLOCK_S)))
+        for own, alone_ms, levels_ms in self._known(run):
+            block = ((own.middle_s - began_s) / BLOCK_S).astype(np.int64)
+            known = ~np.isnan(levels_ms)
+            np.add.at(took_ms, block[known], alone_ms[known])
+            np.add.at(work_ms, block[known], levels_ms[known])
+        busy = work_ms > BLOCK_WORK_MIN * work_ms.max()
+        speeds: Float64s = np.log(took_ms[busy] / work_ms[busy])
+        return speeds
 
     def ways(self, run: Sequence[Passages]) -> Float64s:
-        """The same of the way to workers and back; one that was held up counts as `WAY_STRAY_MAX` usual ones."""
-        ways_ms = _joined(own.way_ms / own.slower(self.contention[own.engine]) for own in run)
+        """Logarithm of the usual way to workers and back in each block of a run, 0: as in all runs together.
+
+        Medians, for a mean of so few varies by those that were held up, which every replica draws for itself.
+        """
         usual_ms = float(np.median(self._ways)) if self._ways.size else 0.0
-        if usual_ms == 0.0:
+        if usual_ms == 0.0 or not run:
             return np.zeros(0)
-        took_ms = np.minimum(ways_ms, WAY_STRAY_MAX * usual_ms)
-        return _speeds(_joined(own.middle_s for own in run), took_ms, np.full(len(took_ms), usual_ms))
+        ways_ms = _joined(own.way_ms / own.slower(self.contention[own.engine]) for own in run)
+        middle_s = _joined(own.middle_s for own in run)
+        block = ((middle_s - middle_s.min()) / BLOCK_S).astype(np.int64)
+        usual = [np.median(own) for one in range(block.max() + 1) if len(own := ways_ms[block == one]) >= PASSAGES_MIN]
+        return np.log(np.maximum(usual, 1e-3 * usual_ms) / usual_ms)
 
     def passages(self, run: Sequence[Passages]) -> Iterator[Passage]:
         """Of models whose kind of work was profiled."""
@@ -317,23 +325,6 @@ class _Levels:
 
 def _joined(parts: Iterator[Float64s]) -> Float64s:
     return np.concatenate([np.zeros(0), *parts])
-
-
-def _speeds(middle_s: Float64s, took: Float64s, work: Float64s) -> Float64s:
-    """Logarithm of what was taken per unit of work in each block of a run that had enough of it, [blocks].
-
-    Args:
-        middle_s: When, [n].
-        took: Time taken, [n].
-        work: What it would take by the mean of all, [n].
-    """
-    if not middle_s.size:
-        return np.zeros(0)
-    block = ((middle_s - middle_s.min()) / BLOCK_S).astype(np.int64)
-    took_in, work_in = np.bincount(block, took), np.bincount(block, work)
-    busy = work_in > BLOCK_WORK_MIN * work_in.max()
-    speeds: Float64s = np.log(took_in[busy] / work_in[busy])
-    return speeds
 
 
 _EVENLY = (np.arange(SAMPLES) + 0.5) / SAMPLES
