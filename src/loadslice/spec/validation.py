@@ -76,8 +76,8 @@ def _meant(key: str, path: str, kind: type[Any]) -> str:
 def _bound(text: str, kinds: list[str]) -> str:
     """What msgspec says of a size, after the type."""
     if length := re.fullmatch(r" of length (?:(>=|<=) )?(\d+)(?:, got \d+)?", text):
-        limit = f"{_LIMITS[length[1]]} " if length[1] else "of "
-        return f" {limit}{length[2]} {'characters' if kinds == ['str'] else 'entries'}"
+        many = f"{_LIMITS[length[1]]} {length[2]}" if length[1] else f"of {length[2]}"
+        return f" {many} {'characters' if kinds == ['str'] else 'entries'}"
     if limit := re.fullmatch(r" (>=|<=|>|<) (\S+)", text):
         return f" {_LIMITS[limit[1]]} {limit[2].removesuffix('.0')}"
     if form := re.fullmatch(r" matching regex '(.*)'", text):

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -103,7 +103,7 @@ def fault(block: source.Block, decoder: "msgspec.json.Decoder[T]", error: Except
             known = None
             with contextlib.suppress(*NOT_JSON):  # what follows the fault may be no JSON at all
                 known = msgspec.json.decode(line)
-            return f"line {number}: {validation.told(str(found), known, decoder.type)}"
+            return f"line {number}: {validation.told(str(found), known, cast(Any, decoder.type))}"
         except NOT_JSON as found:
             return f"line {number}: not valid JSON ({found})"
     return f"not valid JSONL ({error})"
