@@ -163,8 +163,10 @@ def _batches(one: Emulated, stage: Stage, model: onnx.ModelProto, path: Path) ->
     """Every batch the device is to be built for, largest last.
 
     Raises:
-        InputError: The model leaves a side open, and so does the pipeline.
+        InputError: The model has no input, or leaves a side open, and so does the pipeline.
     """
+    if not model_inputs(model.graph):
+        raise InputError(f"{path}: has no input, so a batch of it has no rows, and no request could ask for any.")
     accept, batch = stage.accept.get(one.name), stage.batch.get(one.name)
     own = declared_shape(model_inputs(model.graph)[0]) or []
     own_rows = own[0] if own and isinstance(own[0], int) else None

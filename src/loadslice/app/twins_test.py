@@ -130,6 +130,16 @@ def test_open_shapes_are_refused_with_what_to_write(tmp_path: Path) -> None:
         resolved(pipeline(tmp_path, {"device": device(tmp_path)}), tmp_path)
 
 
+def test_a_model_without_an_input_is_refused(tmp_path: Path) -> None:
+    path = model(tmp_path)
+    whole = onnx.load(path)
+    whole.graph.node[0].CopyFrom(helper.make_node("RandomNormal", [], ["y"], shape=[4, 3, 8, 8]))
+    del whole.graph.input[:]
+    onnx.save(whole, path)
+    with pytest.raises(InputError, match=r"one\.onnx: has no input"):
+        sheet(tmp_path, {"device": device(tmp_path)}, FIXED)
+
+
 def test_a_model_beyond_the_devices_memory_is_refused(tmp_path: Path) -> None:
     model(tmp_path, weight_bytes=20_000_000)
     found = resolved(pipeline(tmp_path, {"device": device(tmp_path)}, FIXED), tmp_path)
