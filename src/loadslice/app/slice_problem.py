@@ -15,8 +15,9 @@ from loadslice.graph import inputs
 from loadslice.graph.cuts import Cut, Flow, flow, legal_cuts
 from loadslice.graph.load import load
 from loadslice.graph.op_times import modelled, shortened
-from loadslice.graph.shapes import Body, infer, model_inputs
+from loadslice.graph.shapes import infer, model_inputs
 from loadslice.graph.slicing import passed_through
+from loadslice.graph.steps import Body
 from loadslice.plan.placement import problem as placing
 from loadslice.spec.device import Device
 from loadslice.spec.errors import InputError

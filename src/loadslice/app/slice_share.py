@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 
 from loadslice.app.slice_problem import Machine, Opened, assignment_problem
-from loadslice.graph.shapes import Step
 from loadslice.graph.split import SPLIT_OPS, By, channels, split_node
+from loadslice.graph.steps import Step
 from loadslice.graph.stitch import check_stitched
 from loadslice.plan.placement.intraop import best_split
 from loadslice.plan.placement.mincut import place_two

@@ -17,9 +17,10 @@ import onnx
 from loadslice.graph.cuts import CALLER, Flow, flow, legal_cuts
 from loadslice.graph.load import load
 from loadslice.graph.order import reads
-from loadslice.graph.shapes import Body, infer, model_inputs
+from loadslice.graph.shapes import infer, model_inputs
 from loadslice.graph.slicing import slice_model
 from loadslice.graph.split import SPLIT_OPS, channels, half_models, split_node
+from loadslice.graph.steps import Body
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import resolve_model, sha256_file, write_bytes
 from loadslice.spec.pipeline import Pipeline, SplitEngine, Stage

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from loadslice.graph.rewrites.links import Links
-from loadslice.graph.shapes import Body
+from loadslice.graph.steps import Body
 from loadslice.spec.coverage import Transfer
 
 _DEQUANTISE = "DequantizeLinear"

@@ -9,7 +9,8 @@ from onnx import TensorProto
 from loadslice.graph.costs import traffic, work
 from loadslice.graph.load import graphs, stored_bytes
 from loadslice.graph.operands import UnknownCostError
-from loadslice.graph.shapes import Body, Step, constant_attribute_tensor
+from loadslice.graph.shapes import constant_attribute_tensor
+from loadslice.graph.steps import Body, Step
 from loadslice.graph.values import dtype_name
 from loadslice.spec.inspection import NodeCost, OpCount, UnknownOp
 

@@ -8,23 +8,20 @@ Carried values keep the dimensions that a round leaves unchanged; others are ope
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 from onnx import TensorProto
 
+from loadslice.graph.steps import Body
 from loadslice.graph.values import Shape, Value, tensor_type
-
-if TYPE_CHECKING:
-    from loadslice.graph.shapes import Body
 
 OPERATORS = frozenset({"If", "Loop", "Scan"})
 
 SCAN_BATCHED = 8
 """The last opset whose Scan has a batch of sequences."""
 
-WalkGraph = Callable[[onnx.GraphProto, dict[str, Value], str], "Body"]
+WalkGraph = Callable[[onnx.GraphProto, dict[str, Value], str], Body]
 Types = list[onnx.TypeProto | None]
 
 
@@ -36,7 +33,7 @@ def walk(
     path: str,
     *,
     opset: int,
-) -> tuple[Types, list["Body"]]:
+) -> tuple[Types, list[Body]]:
     """Walk the subgraphs of a control-flow node.
 
     Args:
@@ -52,7 +49,7 @@ def walk(
     """
     graphs = {attribute.name: attribute.g for attribute in node.attribute if attribute.HasField("g")}
 
-    def inside(name: str, extra: dict[str, Value]) -> "Body":
+    def inside(name: str, extra: dict[str, Value]) -> Body:
         return walk_graph(graphs[name], {**env, **extra}, f"{path}/{name}/")
 
     if node.op_type == "If":
@@ -62,11 +59,11 @@ def walk(
     return (_scan if opset > SCAN_BATCHED else _scan_batched)(node, graphs["body"], inputs, inside)
 
 
-def _outputs(body: "Body") -> list[Value]:
+def _outputs(body: Body) -> list[Value]:
     return [body.env.get(info.name, Value(info.type)) for info in body.graph.output]
 
 
-def _if(inputs: list[Value | None], inside: Callable[[str, dict[str, Value]], "Body"]) -> tuple[Types, list["Body"]]:
+def _if(inputs: list[Value | None], inside: Callable[[str, dict[str, Value]], Body]) -> tuple[Types, list[Body]]:
     then, other = inside("then_branch", {}), inside("else_branch", {})
     condition = _scalar(inputs[0])
     if condition is None:
@@ -79,8 +76,8 @@ def _if(inputs: list[Value | None], inside: Callable[[str, dict[str, Value]], "B
 
 
 def _loop(
-    graph: onnx.GraphProto, inputs: list[Value | None], inside: Callable[[str, dict[str, Value]], "Body"]
-) -> tuple[Types, list["Body"]]:
+    graph: onnx.GraphProto, inputs: list[Value | None], inside: Callable[[str, dict[str, Value]], Body]
+) -> tuple[Types, list[Body]]:
     trips, condition = (inputs[0] if inputs else None), (inputs[1] if len(inputs) > 1 else None)
     names = [info.name for info in graph.input]
     first = {
@@ -97,7 +94,7 @@ def _loop(
     return types, [body]
 
 
-def _never_stops(graph: onnx.GraphProto, body: "Body") -> bool:
+def _never_stops(graph: onnx.GraphProto, body: Body) -> bool:
     """The body's condition is always true: it is stored as true, or handed through from outside."""
     if not graph.output or len(graph.input) < 2:
         return False
@@ -112,8 +109,8 @@ def _scan(
     node: onnx.NodeProto,
     graph: onnx.GraphProto,
     inputs: list[Value | None],
-    inside: Callable[[str, dict[str, Value]], "Body"],
-) -> tuple[Types, list["Body"]]:
+    inside: Callable[[str, dict[str, Value]], Body],
+) -> tuple[Types, list[Body]]:
     ints = {attribute.name: list(attribute.ints) for attribute in node.attribute}
     scanned = next((attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs"), 0)
     scanned = min(max(scanned, 0), len(inputs))
@@ -142,8 +139,8 @@ def _scan_batched(
     node: onnx.NodeProto,
     graph: onnx.GraphProto,
     inputs: list[Value | None],
-    inside: Callable[[str, dict[str, Value]], "Body"],
-) -> tuple[Types, list["Body"]]:
+    inside: Callable[[str, dict[str, Value]], Body],
+) -> tuple[Types, list[Body]]:
     """Scan of opset 8: lengths come first, and a row of the batch is scanned after the other."""
     rows = next((value.shape[0] for value in inputs[1:] if value is not None and value.shape), None)
     types, bodies = _scan(node, graph, [_one_row(value) for value in inputs[1:]], inside)
@@ -160,9 +157,9 @@ def _one_row(value: Value | None) -> Value | None:
 def _settled(
     carried: dict[str, Value],
     fixed: dict[str, Value],
-    inside: Callable[[str, dict[str, Value]], "Body"],
+    inside: Callable[[str, dict[str, Value]], Body],
     skip: int,
-) -> "Body":
+) -> Body:
     """Walk a body until its carried values have the shape they are fed back with.
 
     Dimensions that a round changes become open; the second walk then cannot contradict itself.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from loadslice.graph import contrib, heavy
 from loadslice.graph.operands import Operands, UnknownCostError, Work
-from loadslice.graph.shapes import Step
+from loadslice.graph.steps import Step
 from loadslice.graph.values import Value
 
 _PER_OUTPUT_ROWS = (

@@ -11,7 +11,7 @@ from loadslice.graph.border import border, segments
 from loadslice.graph.census import node_costs, total
 from loadslice.graph.rewrites.links import Links
 from loadslice.graph.rewrites.patterns import PATTERNS
-from loadslice.graph.shapes import Body, Step
+from loadslice.graph.steps import Body, Step
 from loadslice.graph.values import dtype_name
 from loadslice.spec.coverage import Coverage, CoverageBasis, FactSet, NodePlace, OperatorRule, OperatorTable
 from loadslice.spec.toolchain import CompiledNode, CompilerReport

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from loadslice.graph.costs import work
 from loadslice.graph.operands import UnknownCostError
 from loadslice.graph.order import reads
-from loadslice.graph.shapes import Body, Step, model_inputs
+from loadslice.graph.shapes import model_inputs
+from loadslice.graph.steps import Body, Step
 
 CALLER = -1
 """Maker of the model's inputs, reader of its outputs."""

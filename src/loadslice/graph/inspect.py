@@ -12,7 +12,8 @@ from loadslice.graph import census, inputs, roofline
 from loadslice.graph.kv_cache import kv_cache
 from loadslice.graph.load import graphs, load
 from loadslice.graph.memory import plan
-from loadslice.graph.shapes import Body, infer, model_inputs
+from loadslice.graph.shapes import infer, model_inputs
+from loadslice.graph.steps import Body
 from loadslice.spec.coverage import Coverage, Disagreement, Remedy
 from loadslice.spec.device import Device
 from loadslice.spec.errors import InputError

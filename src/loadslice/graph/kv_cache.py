@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 from loadslice.graph.costs import VIEWS
 from loadslice.graph.inputs import declared_shape
 from loadslice.graph.order import reads
-from loadslice.graph.shapes import Body, Step, model_inputs
+from loadslice.graph.shapes import model_inputs
+from loadslice.graph.steps import Body, Step
 from loadslice.graph.values import element_bits
 from loadslice.spec.inspection import KvCache
 

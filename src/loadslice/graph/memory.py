@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from onnx import helper
 
 from loadslice.graph.order import execution_order, reads
-from loadslice.graph.shapes import Body, Step
+from loadslice.graph.steps import Body, Step
 from loadslice.graph.values import Shape, Value, element_bits
 from loadslice.spec.inspection import LiveTensor, MemoryPlan
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from loadslice.graph.census import node_costs, precision
 from loadslice.graph.cuts import Flow
 from loadslice.graph.roofline import fit
-from loadslice.graph.shapes import Body
+from loadslice.graph.steps import Body
 from loadslice.spec.device import Device
 from loadslice.spec.errors import InputError
 from loadslice.spec.inspection import DeviceFit, NodeCost

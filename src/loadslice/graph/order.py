@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from loadslice.graph.shapes import Step
+from loadslice.graph.steps import Step
 
 
 def execution_order(steps: Sequence[Step]) -> list[Step]:

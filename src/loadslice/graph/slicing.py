@@ -13,7 +13,8 @@ from onnx import helper
 from loadslice.graph.cuts import CALLER, Flow
 from loadslice.graph.load import check_valid
 from loadslice.graph.order import reads
-from loadslice.graph.shapes import INITIALIZERS_ARE_INPUTS_BEFORE, Body, model_inputs
+from loadslice.graph.shapes import INITIALIZERS_ARE_INPUTS_BEFORE, model_inputs
+from loadslice.graph.steps import Body
 from loadslice.graph.values import Value, tensor_type
 from loadslice.spec.errors import InputError
 

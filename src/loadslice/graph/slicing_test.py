@@ -12,9 +12,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from loadslice.graph.cuts import CALLER, Cut, Flow, flow, legal_cuts
 from loadslice.graph.load import load
-from loadslice.graph.shapes import Body, infer
+from loadslice.graph.shapes import infer
 from loadslice.graph.slicing import boundary, passed_through, slice_model
 from loadslice.graph.specimen import transformer
+from loadslice.graph.steps import Body
 from loadslice.graph.stitch import check_stitched
 from loadslice.spec.files import resolve_model
 

@@ -17,8 +17,9 @@ from onnx import helper, numpy_helper
 
 from loadslice.graph.cuts import flow
 from loadslice.graph.load import graphs
-from loadslice.graph.shapes import Body, attribute_values, constant_attribute_tensor
+from loadslice.graph.shapes import constant_attribute_tensor
 from loadslice.graph.slicing import slice_model
+from loadslice.graph.steps import Body, attribute_values
 from loadslice.spec.errors import InputError
 
 By = Literal["channel", "batch"]

@@ -9,7 +9,8 @@ import onnx
 
 from loadslice.graph.inputs import fed_shape, numpy_type
 from loadslice.graph.measure import outputs
-from loadslice.graph.shapes import Body, model_inputs
+from loadslice.graph.shapes import model_inputs
+from loadslice.graph.steps import Body
 from loadslice.spec.slices import StitchCheck
 
 Arrays = dict[str, npt.NDArray[np.generic]]

@@ -13,7 +13,7 @@ from loadslice.graph.kernels import Group, groups, kernels, midmean
 from loadslice.graph.measure import Feeds, Optimise, profile
 from loadslice.graph.op_times import op_costs
 from loadslice.graph.roofline import node_times, total_ms
-from loadslice.graph.shapes import Body
+from loadslice.graph.steps import Body
 from loadslice.spec.device import Device, disturbed
 from loadslice.spec.inspection import Bound, KernelGroup, Measured, NodeCost, NodeTime
 from loadslice.spec.slices import DeviceTimes

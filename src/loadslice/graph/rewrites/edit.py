@@ -10,7 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from loadslice.graph.load import graphs
 from loadslice.graph.rewrites.links import STANDARD
-from loadslice.graph.shapes import INITIALIZERS_ARE_INPUTS_BEFORE, Env, model_inputs
+from loadslice.graph.shapes import INITIALIZERS_ARE_INPUTS_BEFORE, model_inputs
+from loadslice.graph.steps import Env
 
 T = TypeVar("T", onnx.NodeProto, onnx.TensorProto, onnx.ValueInfoProto)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import onnx
 
 from loadslice.graph.rewrites.links import Links, Match
-from loadslice.graph.shapes import attribute_values
+from loadslice.graph.steps import attribute_values
 
 TOLERANCE = 2e-3
 """Relative; constants may be stored as fp16 or be dequantised from 8 bits."""

@@ -13,7 +13,8 @@ from onnx import numpy_helper
 from loadslice.graph.load import graphs
 from loadslice.graph.rewrites.edit import Rewritten, copied, exact, forget_types, replace_nodes, sweep
 from loadslice.graph.rewrites.links import STANDARD
-from loadslice.graph.shapes import Step, infer, model_inputs
+from loadslice.graph.shapes import infer, model_inputs
+from loadslice.graph.steps import Step
 from loadslice.spec.errors import InputError
 
 
