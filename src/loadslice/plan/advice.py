@@ -61,7 +61,6 @@ def complete(
     runs_by: Mapping[str, str] | None = None,
     rows_p99: float | None = None,
     utilisation: float | None = None,
-    gpu_rent_per_hour: float = 0.0,
 ) -> Plan:
     """Money, decision, confidence, valleys and checklist.
 
@@ -79,7 +78,6 @@ def complete(
         runs_by: Engine type -> engine of the latency table, where the names differ.
         rows_p99: Rows of a request, 99th percentile, where there is no portrait.
         utilisation: Of what serves today in its busiest hour, 0 to 1.
-        gpu_rent_per_hour: What borrowing a GPU costs.
     """
     held = carries or {}
     times = _errors(plan, latency, runs_by or {}) | dict(times or {})
@@ -106,7 +104,7 @@ def complete(
     recommended = next((fleet for fleet in fleets if fleet.name == settled.recommended), None)
     near = None if settled.recommended else nearest(fleets)
     sure = (
-        _confidence(fleets, settled, budget, prices, times, simulated, held, gpu_rent_per_hour, plan.seed)
+        _confidence(fleets, settled, budget, prices, times, simulated, held, plan.seed)
         if plan.objective == "cost"
         else None
     )
@@ -308,7 +306,6 @@ def _confidence(
     times: Mapping[str, Assumption] | None,
     simulated: Assumption | None,
     carries: Mapping[str, float],
-    gpu_rent_per_hour: float,
     seed: int,
 ) -> Confidence | None:
     """Among the fleets that the questions leave; ``None``: none is recommended."""
@@ -323,7 +320,6 @@ def _confidence(
         times=times,
         simulated=simulated,
         carries=carries,
-        gpu_rent_per_hour=gpu_rent_per_hour,
         seed=seed,
     )
     return msgspec.structs.replace(found, left_out=found.left_out | settled.ruled_out)

@@ -98,7 +98,6 @@ def confidence(
     times: Mapping[str, Assumption] | None = None,
     simulated: Assumption | None = None,
     carries: Mapping[str, float] | None = None,
-    gpu_rent_per_hour: float = 0.0,
     seed: int = 0,
     draws: int = DRAWS,
 ) -> Confidence:
@@ -113,7 +112,6 @@ def confidence(
         times: Engine type -> error of its times (`shocks.time_error`); an absent one counts as measured.
         simulated: What simulated latencies may be off by (`shocks.tail_error`); ``None``: nobody measured.
         carries: Fleet -> traffic, as a multiple of the recorded, under which a simulation showed it to hold.
-        gpu_rent_per_hour: What borrowing a GPU costs.
         seed: Start of every draw.
         draws: Worlds.
     """
@@ -145,9 +143,9 @@ def confidence(
             [one.bill for one in candidates],
             kinds,
             assumed,
-            gpu_rent_per_hour=gpu_rent_per_hour,
+            rents=_rents(fleets),
             elsewhere={
-                name: fleet.boxes[engine.box].price_per_hour or 0.0
+                name
                 for fleet in fleets
                 for name, engine in fleet.engines.items()
                 if engine.times_taken_from is not None
@@ -173,6 +171,16 @@ def confidence(
         safer=safer,
         safer_survives=safer_survives,
     )
+
+
+def _rents(fleets: Sequence[PlannedFleet]) -> dict[str, float]:
+    """Engine type -> rent of one with its machine, where it is offered for rent."""
+    return {
+        name: (engine.price_per_hour or 0.0) + (fleet.boxes[engine.box].price_per_hour or 0.0)
+        for fleet in fleets
+        for name, engine in fleet.engines.items()
+        if engine.price_per_hour or fleet.boxes[engine.box].price_per_hour
+    }
 
 
 def _safer(table: Table, own: int, survives: float, names: list[str]) -> tuple[str | None, float | None]:
@@ -333,7 +341,7 @@ def _experiments(
     possible: Sequence[Trial],
     rng: np.random.Generator,
 ) -> list[Experiment]:
-    """What each experiment would settle and be worth, the cheapest first."""
+    """What each experiment would settle and be worth, the cheapest first; those of unknown cost last, by hours."""
     found = []
     for trial in possible:
         factors = {
@@ -364,4 +372,4 @@ def _experiments(
                 worth=max(0.0, float(np.mean(paid[unasked] - paid[chosen, np.arange(OUTER)]))),
             )
         )
-    return sorted(found, key=lambda one: (one.cost if one.cost is not None else one.hours, one.name))
+    return sorted(found, key=lambda one: (one.cost is None, one.cost or one.hours, one.name))

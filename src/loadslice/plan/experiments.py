@@ -1,6 +1,7 @@
 """Measurements that one could make before deciding, what each costs and what it would settle."""
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from loadslice.plan.money.bill import Bill
@@ -16,11 +17,14 @@ class Trial:
     settles: tuple[str, ...]
     hours: float
     rent_hours: float = 0.0
-    rent_per_hour: float = 0.0
+    rent_per_hour: float | None = None
+    """``None``: nobody states one."""
 
     def cost(self, hour_cost: float | None) -> float | None:
-        """Money; ``None``: nobody says what an hour costs."""
-        return None if hour_cost is None else self.hours * hour_cost + self.rent_hours * self.rent_per_hour
+        """Money; ``None``: nobody says what an hour costs, or what is to be rented."""
+        if hour_cost is None or (self.rent_hours and self.rent_per_hour is None):
+            return None
+        return self.hours * hour_cost + self.rent_hours * (self.rent_per_hour or 0.0)
 
 
 PROFILE_HOURS = 4.0
@@ -38,8 +42,8 @@ def trials(
     kinds: dict[str, Kind],
     assumed: Sequence[Assumption],
     *,
-    gpu_rent_per_hour: float = 0.0,
-    elsewhere: Mapping[str, float] | None = None,
+    rents: Mapping[str, float] | None = None,
+    elsewhere: AbstractSet[str] = frozenset(),
 ) -> list[Trial]:
     """Experiments that would settle something that is assumed here.
 
@@ -47,11 +51,12 @@ def trials(
         bills: Of the fleets that are compared.
         kinds: Engine type -> its kind.
         assumed: What may turn out otherwise.
-        gpu_rent_per_hour: Of a GPU to borrow; 0: one can be had for nothing.
-        elsewhere: Engine type on a machine of which nobody took a profile -> the rent of one, 0 where it is bought.
+        rents: Engine type -> rent of one with its machine, where it is offered for rent.
+        elsewhere: Engine types on machines of which nobody took a profile.
     """
     names = {one.name for one in assumed}
-    others = {name: rent for name, rent in (elsewhere or {}).items() if kinds[name] == "cpu"}
+    others = {name for name in elsewhere if kinds[name] == "cpu"}
+    rents = rents or {}
     engines = sorted({line.name for bill in bills for line in bill.lines if line.name in kinds})
     times: dict[Kind, tuple[str, ...]] = {
         kind: tuple(
@@ -68,10 +73,14 @@ def trials(
             tuple(time_of(name) for name in engines if name in others and time_of(name) in names),
             PROFILE_HOURS,
             BORROW_RENT_HOURS,
-            max(others.values(), default=0.0),
+            _least(rents, others),
         ),
         Trial(
-            "borrow a GPU for a day and profile on it", times["gpu"], BORROW_HOURS, BORROW_RENT_HOURS, gpu_rent_per_hour
+            "borrow a GPU for a day and profile on it",
+            times["gpu"],
+            BORROW_HOURS,
+            BORROW_RENT_HOURS,
+            _least(rents, {name for name, kind in kinds.items() if kind == "gpu"}),
         ),
         Trial("compile for the NPU with its vendor's compiler: loadslice toolchain", times["npu"], COMPILER_HOURS),
         Trial(
@@ -85,3 +94,8 @@ def trials(
         Trial("port one model as a trial and count the hours", (HOURS,) if HOURS in names else (), PORT_HOURS),
     ]
     return [trial for trial in found if trial.settles]
+
+
+def _least(rents: Mapping[str, float], names: AbstractSet[str]) -> float | None:
+    """The least rent of some engines; ``None``: none of them is offered for rent."""
+    return min((rent for name, rent in rents.items() if name in names), default=None)
