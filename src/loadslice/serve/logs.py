@@ -6,6 +6,8 @@ there would be thousands a second, so their number is bounded; how many were lef
 
 import json
 import logging
+import os
+import select
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -21,6 +23,7 @@ STORIES_AT_ONCE = 100.0
 LINES_PER_S = 5.0
 LINES_AT_ONCE = 50.0
 """Of other lines, by kind."""
+STDERR = 2
 KINDS_MAX = 1024
 KIND_LENGTH = 200
 
@@ -140,9 +143,56 @@ class Thinned(logging.Filter):
         return True
 
 
+class Unwaiting(logging.Handler):
+    """Writes lines to a file descriptor as far as that takes no waiting.
+
+    Lines go to a pipe in most places, and are written where requests are served: a collector that has stopped reading
+    would stop the server. What is not taken at once is left out, and how much that was is told with the next line.
+
+    Args:
+        fd: Where to.
+    """
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self._fd = fd
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLOUT)
+        self._left_out = 0
+        self._begin = ""
+        """Of the next line: the end of one that was cut off."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write it, or count it."""
+        try:
+            if self._left_out and self._is_taken():
+                told = "%d lines were left out or cut off before this one: whoever reads them did not"
+                self._write(logging.LogRecord(log.name, logging.WARNING, "", 0, told, (self._left_out,), None))
+                self._left_out = 0
+            self._left_out += not self._write(record)
+        except BrokenPipeError:
+            return  # nobody reads it any more, which is no reason to stop
+        except Exception:  # noqa: BLE001 - as every handler does
+            self.handleError(record)
+
+    def _write(self, record: logging.LogRecord) -> bool:
+        """Whether all of it could be written."""
+        rest = memoryview(f"{self._begin}{self.format(record)}\n".encode(errors="backslashreplace"))
+        size = len(rest)
+        while rest and self._is_taken():
+            rest = rest[os.write(self._fd, rest[: select.PIPE_BUF]) :]
+        if len(rest) < size:
+            self._begin = "\n" if rest else ""
+        return not rest
+
+    def _is_taken(self) -> bool:
+        """Whether as much as a pipe takes as a whole is taken without waiting."""
+        return any(event & select.POLLOUT for _, event in self._poll.poll(0))
+
+
 def set_up(log_format: str, level: int = logging.WARNING) -> None:
     """Have everything logged to stderr, as ``text`` or ``json``."""
-    handler = logging.StreamHandler()
+    handler = Unwaiting(STDERR)
     handler.addFilter(Thinned())
     handler.setFormatter(JsonLines() if log_format == "json" else Lines())
     logging.basicConfig(level=level, handlers=[handler], force=True)

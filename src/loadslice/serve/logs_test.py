@@ -1,5 +1,7 @@
+import contextlib
 import json
 import logging
+import os
 import sys
 
 import msgspec
@@ -150,3 +152,30 @@ def test_what_a_client_sends_writes_no_lines_of_its_own(formatter, end: str) -> 
     assert all(text.startswith("  ") for text in others)
     if isinstance(formatter, logs.JsonLines):
         assert json.loads(first)["message"] == f"request {hostile}"
+
+
+def test_whoever_does_not_read_stops_nobody_and_is_told_how_much_was_left_out() -> None:
+    reading, writing = os.pipe()
+    handler = logs.Unwaiting(writing)
+    handler.setFormatter(logs.Lines())
+
+    def say(text: str) -> None:
+        handler.emit(logging.getLogger("x").makeRecord("x", 30, "", 0, text, (), None))
+
+    for number in range(100):
+        say(f"{number} " + "x" * 10_000)
+    read = b""
+    os.set_blocking(reading, False)
+    with contextlib.suppress(BlockingIOError):
+        while part := os.read(reading, 1 << 20):
+            read += part
+    assert 2 < read.count(b"WARNING") < 20
+    say("at last")
+    read += os.read(reading, 1 << 20)
+    *whole, told, last = read.decode().splitlines()
+    kept = [line for line in whole if line.endswith("x" * 10_000)]
+    assert f"{100 - len(kept)} lines were left out or cut off" in told
+    assert last.endswith("x: at last")
+    os.close(reading)
+    say("to nobody")
+    os.close(writing)
