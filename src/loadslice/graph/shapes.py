@@ -69,10 +69,22 @@ def infer(
     for info in model_inputs(model.graph):
         given = shapes.get(info.name)
         elem = info.type.tensor_type.elem_type
-        kind = tensor_type(elem, tuple(given)) if given is not None else _bound(info.type, symbols)
+        kind = tensor_type(elem, tuple(given)) if given is not None else _bound(_without_zeros(info.type), symbols)
         content = (contents or {}).get(info.name)
         env[info.name] = Value(kind, content if content is not None and content.size == 1 else None)
     return _Walk(model, symbols, given=bool(shapes)).graph(model.graph, env, "")
+
+
+def _without_zeros(declared: onnx.TypeProto) -> onnx.TypeProto:
+    """An input's type with sides of 0 open: exporters write them for "not known", and a request has none."""
+    if not any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in declared.tensor_type.shape.dim):
+        return declared
+    opened = onnx.TypeProto()
+    opened.CopyFrom(declared)
+    for dim in opened.tensor_type.shape.dim:
+        if dim.dim_value == 0:
+            dim.ClearField("dim_value")
+    return opened
 
 
 def _bind(declared: onnx.TypeProto, given: list[int], symbols: dict[str, int]) -> None:

@@ -54,3 +54,12 @@ def test_a_mask_that_nobody_reads_leaves_no_size_unknown(opset: int, kind: int) 
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=4)
     mask = infer(model, {}).env["mask"]
     assert (mask.shape, mask.elem_type) == ((2, 3), kind)
+
+
+def test_a_side_of_0_of_an_input_is_open_as_the_user_is_told() -> None:
+    """Taken as it stands, the whole model would cost nothing, and say so."""
+    infos = [helper.make_tensor_value_info(name, F, [0, 4]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", infos[:1], infos[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    assert infer(model, {}).env["x"].shape == (None, 4)
+    assert infer(model, {"x": [3, 4]}).env["y"].shape == (3, 4)
