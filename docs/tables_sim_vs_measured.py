@@ -8,6 +8,7 @@ The page says when, on what machine and beside what other load the figures were 
 the noise would need.
 """
 
+import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -78,18 +79,34 @@ def _verdict(size: float, noise: float | None, goal: float) -> str:
 
 def _decisions(found: Fidelity) -> Iterator[str]:
     yield "Decisions: share of requests whose outcome and engine at every stage were as predicted, and the same between"
-    yield "live repeats. Coverage: share of the figures below (each stretch, each repeat) in their predicted interval."
+    yield "live repeats. Coverage: share of the figures below (each stretch, each repeat) in their predicted interval;"
+    yield "beside it how wide those intervals are, from end to end, the median in percent of what was predicted."
     yield ""
     goals = f"as predicted (goal {AGREEMENT_GOAL:.1%}) | live among themselves | coverage (goal {COVERAGE_GOAL:.0%})"
-    yield f"| plan | requests | pace | busy | decisions {goals} |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    yield f"| plan | requests | pace | busy | decisions {goals} | width of P50, P95, P99 |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for plan in found.plans:
         live = "unknown" if plan.agreement_live is None else f"{plan.agreement_live:.2%}"
         requests = f"{plan.whole.requests} x {plan.repeats}"
         yield (
             f"| {plan.title} | {requests} | {plan.speed:g} | {plan.busy:.0%} | {plan.agreement:.2%} | {live} | "
-            f"{'unknown' if plan.coverage is None else format(plan.coverage, '.0%')} |"
+            f"{'unknown' if plan.coverage is None else format(plan.coverage, '.0%')} | {_widths(plan)} |"
         )
+
+
+def _widths(plan: PlanFidelity) -> str:
+    """Median width of the predicted intervals of each latency, over stretches and repeats."""
+    said = []
+    for name in ("p50", "p95", "p99"):
+        rows = [row for stretch in plan.stretches for row in stretch.figures if row.figure == name]
+        widths = [
+            100 * (interval.high - interval.low) / predicted
+            for row in rows
+            for interval, predicted in zip(row.predicted_95, row.predicted, strict=True)
+            if interval is not None and predicted
+        ]
+        said.append(f"{statistics.median(widths):.1f} %" if widths else "unknown")
+    return ", ".join(said)
 
 
 def _stretches(found: Fidelity) -> Iterator[str]:

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import click
 import msgspec
@@ -18,6 +18,7 @@ from loadslice.app.cli import COMMANDS, root
 from loadslice.spec import budget, device, faults, latency, pipeline
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome, Reason
+from loadslice.spec.report import Interval
 from loadslice.workload import trace
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -349,6 +350,8 @@ def test_a_run_of_the_fidelity_benchmark_becomes_a_table_and_unknown_stays_unkno
         table._figure(figure)
         == "95, 97, unknown | 90 to 110, unknown | 99, 101, unknown | -4.00 % | 1.41 % | 4.0 of 2 %, missed"
     )
+    wide = msgspec.structs.replace(figure, predicted=[95.0, 97.0], predicted_95=[Interval(low=90.0, high=109.0), None])
+    assert table._widths(SimpleNamespace(stretches=[SimpleNamespace(figures=[wide])])) == "unknown, 20.0 %, unknown"
     assert [
         table._verdict(*case) for case in ((2.0, 9.0, 2.0), (2.1, None, 2.0), (9.0, 2.0, 2.0), (2.1, 2.1, 2.0))
     ] == [

@@ -224,7 +224,11 @@ def said(found: Rehearsed, pipeline: Pipeline) -> str:
     models = {stage.name for stage in pipeline.stages if stage.python is None}
     ratios = [ratio for (stage, _), ratio in found.ratios.items() if stage in models] or list(found.ratios.values())
     company = ", ".join(f"{name} {value:.2f}" for name, value in found.contentions.items())
-    return f"models take {min(ratios):.2f} to {max(ratios):.2f} x their profile; contention {company}"
+    drift = found.table.drift
+    misses = ""
+    if drift is not None and drift.misses is not None:
+        misses = f"; rehearsals lay {drift.misses:.1f} deviations from their own prediction"
+    return f"models take {min(ratios):.2f} to {max(ratios):.2f} x their profile; contention {company}{misses}"
 
 
 def _skipped(traffic: pl.DataFrame) -> int:

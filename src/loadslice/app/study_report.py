@@ -24,7 +24,7 @@ LIMITS = (
     (
         "The simulator knows service times as they were profiled and, some seconds before each replay, rehearsed. It "
         "cannot know how fast the machine is in the seconds that it predicts: its interval is as wide as the "
-        "rehearsals found speed to wander."
+        "rehearsals found speed to wander, and wider by as much as they missed their own prediction."
     ),
     "Requests went over loopback: no network, no TLS, no client far away.",
     (
