@@ -1,6 +1,7 @@
 """One generation after another, under load: nothing fails, nothing is lost, and the journals add up."""
 
 import asyncio
+import errno
 import threading
 from collections import Counter
 from pathlib import Path
@@ -97,6 +98,7 @@ def test_ten_reloads_under_load_fail_and_lose_nothing(pipeline, folder, tmp_path
         ({"pipeline": "other"}, "another name"),
         ({"model": "absent.onnx"}, "no such file"),
         ({"model": "renamed.onnx"}, "'w'"),
+        ({"max_requests": 5}, "does not let it be served: too many open files"),
     ],
 )
 def test_what_cannot_be_served_leaves_the_old_serving_and_says_why(
@@ -110,6 +112,8 @@ def test_what_cannot_be_served_leaves_the_old_serving_and_says_why(
         bad = msgspec.structs.replace(served, **change)
 
     def probation(stages, _step) -> None:
+        if "max_requests" in change:
+            raise OSError(errno.EMFILE, "Too many open files")
         (info,) = stages[0].stable.inputs
         if info.name != "x":
             raise InputError(f"its input is '{info.name}'")

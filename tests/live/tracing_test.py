@@ -66,6 +66,18 @@ def test_a_collector_that_is_not_there_costs_no_request(serving, folder, pipelin
         threading.Thread(target=tracer.close, daemon=True).start()
 
 
+def test_what_a_witness_makes_of_a_request_is_nothing_to_its_connection(serving, folder, pipeline, infer) -> None:
+    class Fails:
+        def ended(self, *_: object) -> None:
+            raise ValueError("an answer it does not understand")
+
+    async def whole() -> list[int]:
+        async with serving(pipeline("tiny"), folder, witnesses=[Fails()]) as (_, client):
+            return [(await infer(client, "tiny"))[0] for _ in range(3)]
+
+    assert asyncio.run(whole()) == [200] * 3
+
+
 def test_a_refused_request_has_its_story_in_the_log(serving, folder, pipeline, infer, gate, until, caplog) -> None:
     gate("shut")
 

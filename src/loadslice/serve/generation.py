@@ -325,7 +325,11 @@ class Generation:
         if recent is not None and (recent.room or request.outcome is not Outcome.COMPLETED or request.id is not None):
             recent.ended(self.pipeline, request)
         for witness in self._witnesses:
-            witness.ended(self.pipeline, request, self._clock.now_ns())
+            try:
+                witness.ended(self.pipeline, request, self._clock.now_ns())
+            except Exception:
+                # It looks on: what it makes of an answer is nothing to the connection that the answer went out on.
+                log.exception("a request was not witnessed")
         if self._unrecorded is not None and not self._unrecorded.done():
             self._unrecorded.set_result(None)
         if self._journal is not None:

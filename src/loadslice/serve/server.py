@@ -29,6 +29,7 @@ from loadslice.serve.serving import Probation, Serving
 from loadslice.serve.state_file import StateFile
 from loadslice.serve.usage import UsageKeeper
 from loadslice.spec.errors import InputError
+from loadslice.spec.files import reason
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome
 from loadslice.spec.pipeline import Pipeline
@@ -278,6 +279,8 @@ class Server:
                 new.unload()
                 if isinstance(error, InputError) and old.shell.draining:
                     raise InputError("the server is stopping.") from error
+                if isinstance(error, OSError):
+                    raise InputError(f"the system does not let it be served: {reason(error)}.") from error
                 raise
             finally:
                 self._coming = None

@@ -63,9 +63,13 @@ class Arena:
     def create(cls, section_bytes: int) -> Self:
         """New memory, without a name and of fixed size."""
         fd = os.memfd_create("loadslice", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(fd, section_bytes * (1 + len(OUTPUTS)))
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
-        return cls(fd, section_bytes)
+        try:
+            os.ftruncate(fd, section_bytes * (1 + len(OUTPUTS)))
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+            return cls(fd, section_bytes)
+        except BaseException:
+            os.close(fd)
+            raise
 
     def free(self) -> list[int]:
         """Sections of outputs that nobody has a view of, the first of them the one to use."""

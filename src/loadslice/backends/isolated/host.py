@@ -80,7 +80,14 @@ class EngineProcess:
         """Whether callers may run batches: set by whoever has started and warmed it up."""
         section_bytes = -(-round(engine.hand_over_mb * 1e6) // resource.getpagesize()) * resource.getpagesize()
         self._engine = engine
-        self._lines = [Line(section_bytes) for _ in range(engine.max_inflight)]
+        self._lines: list[Line] = []
+        try:
+            for _ in range(engine.max_inflight):
+                self._lines.append(Line(section_bytes))
+        except BaseException:
+            for line in self._lines:
+                line.arena.close()
+            raise
         self._models: dict[int, Path] = {}
         self._next_model = 0
         self._process: subprocess.Popen[bytes] | None = None

@@ -1,5 +1,6 @@
 """Engine processes: every promise of a backend, and what happens when they die, hang or take too much."""
 
+import errno
 import os
 import select
 import signal
@@ -134,6 +135,24 @@ def test_two_that_end_a_process_at_once_close_what_is_theirs_and_nobody_elses(ho
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda _: process.end(), range(8)))
         assert process._life is None
+
+
+def test_memory_that_there_is_not_for_every_slot_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sorted(Path("/proc/self/fd").iterdir())
+    made: list[int] = []
+    truncate = os.ftruncate
+
+    def thrice(fd: int, size: int) -> None:
+        made.append(fd)
+        if len(made) == 3:
+            raise OSError(errno.ENOSPC, "no more")
+        truncate(fd, size)
+
+    monkeypatch.setattr(os, "ftruncate", thrice)
+    with pytest.raises(OSError, match="no more"):
+        host.EngineProcess("e", Engine(backend="onnxruntime", max_inflight=4))
+    assert len(made) == 3
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
 
 
 def test_a_process_that_cannot_be_started_leaves_no_descriptor(
