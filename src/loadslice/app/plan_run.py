@@ -24,6 +24,7 @@ from loadslice.plan.fleet.candidate import entries_of, times_name
 from loadslice.plan.fleet.judge import Judge
 from loadslice.plan.fleet.planner import Planned
 from loadslice.plan.fleet.setting import Setting, set_up
+from loadslice.plan.money.stated import stated
 from loadslice.plan.shocks import drift_of, time_error
 from loadslice.plan.sweep import Ledger, Runner, local
 from loadslice.plan.sweep_ray import cluster, connect
@@ -181,6 +182,7 @@ def _advised(
         valleys=[],
         checklist=[],
         warnings=[*found.warnings, *setting.warnings],
+        prices=stated(found.offers, found.prices),
         seed=asked.seed,
         observed=asked.observed,
         stamp=made,

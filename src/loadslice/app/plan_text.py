@@ -103,7 +103,11 @@ def _error(plan: Plan) -> Iterator[str]:
 
 
 def _money(plan: Plan) -> Iterator[str]:
-    """When it has paid for itself, and what growth asks for."""
+    """What its parts cost by whom, when it has paid for itself, and what growth asks for."""
+    fleet = next((one for one in plan.fleets if one.name == plan.recommended), None)
+    for price in plan.prices:
+        if fleet is not None and (price.part in fleet.boxes or price.part in fleet.engines) and price.purchase != 0:
+            yield f"price      {price.told(plan.currency)}"
     for one in plan.break_even:
         yield f"pays       {one.told(plan.currency, plan.horizon_years)}"
     if plan.growth is not None:

@@ -180,4 +180,6 @@ def _filled(offer: Offer, known: Offer, offers: Offers) -> Offer:
     unpriced = offer.price_purchase is None and offer.price_per_hour is None
     if unpriced and offers.boxes[offer.box].price_per_hour is None:
         changes |= {"price_purchase": known.price_purchase, "price_per_hour": known.price_per_hour}
+        if known.source is not None:
+            changes["source"] = f"the device catalogue: {known.source}"
     return msgspec.structs.replace(offer, **changes)

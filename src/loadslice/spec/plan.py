@@ -15,7 +15,7 @@ from loadslice.spec.latency import Basis
 from loadslice.spec.observed import Observed
 from loadslice.spec.pipeline import Precision
 from loadslice.spec.plan_confidence import Confidence
-from loadslice.spec.plan_money import BreakEven, Growth, YearCost
+from loadslice.spec.plan_money import BreakEven, Growth, PriceOf, YearCost
 from loadslice.spec.simulation import LatencyMs
 
 Objective = Literal["cost", "latency", "energy", "throughput"]
@@ -304,6 +304,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     confidence: Confidence | None
     valleys: list[Valley]
     valley_fill: ValleyFill | None = None
+    prices: list[PriceOf] = []
+    """Of every offered part, with who said so."""
     break_even: list[BreakEven] = []
     """Of the recommended fleet against what is there, and renting against buying."""
     growth: Growth | None = None

@@ -33,6 +33,38 @@ class YearCost(msgspec.Struct, frozen=True, kw_only=True):
 SHOWN_MAX = 4
 """Later purchases that are told in words."""
 
+PriceBasis = Literal["quote", "list", "assumed"]
+"""How a price is known."""
+
+
+class PriceOf(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of a part costs, as the plan was made with it, and who said so."""
+
+    part: str
+    purchase: float | None
+    rent_per_hour: float | None
+    basis: PriceBasis | None
+    """``None``: the offers file or the catalogue states it, and not how it is known."""
+    source: str | None
+    """Who said so, and when."""
+    spread: float
+    """How far it may be off, as a share of it: 95 of 100 such prices lie within."""
+    owned: int = 0
+    """How many are there already, at no price."""
+
+    def told(self, currency: str) -> str:
+        """In words."""
+        if self.purchase is None and self.rent_per_hour is None:
+            return f"{self.part}: no price is known"
+        amount = f"{self.purchase:,.0f} {currency}" if self.rent_per_hour is None else ""
+        amount = amount or f"{self.rent_per_hour:,.4g} {currency} an hour"
+        known = "stated" if self.basis is None else "list price" if self.basis == "list" else self.basis
+        there = f", {self.owned} there already" if self.owned else ""
+        return (
+            f"{self.part}: {amount}{there} ({known}, within {self.spread:.0%}): {self.source or 'no source is named'}"
+        )
+
+
 Tenure = Literal["present", "rented", "bought", "mixed"]
 """How one comes by a fleet; present: nothing is bought or rented, it is there."""
 

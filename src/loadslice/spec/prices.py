@@ -7,7 +7,6 @@ never 0; a total that needs it is unknown too and says which key is missing.
 
 import math
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -15,8 +14,7 @@ from loadslice.spec.currency import check_code, check_prices, same_currency
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import decode_yaml
 from loadslice.spec.offers import Box, Offer, Offers
-
-PriceBasis = Literal["quote", "list", "assumed"]
+from loadslice.spec.plan_money import PriceBasis
 
 KINDS = ("cpu", "gpu", "npu")
 PART_W_MAX = 20_000.0
