@@ -5,6 +5,7 @@ What holds for every session (`backends/checks.py` proves it): feeds are never c
 to the caller and no later run writes over them; a feed with a wrong name, type or shape is refused by name.
 """
 
+import difflib
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -155,7 +156,9 @@ def open_backend(name: str) -> Backend:
     if name == PYTHON:
         raise InputError(f"backend '{PYTHON}' runs Python stages only; give the stage `python: module:function`.")
     if name not in _MODULES:
-        raise InputError(f"backend '{name}' is not known (there are {', '.join(BACKENDS)}).")
+        close = difflib.get_close_matches(name, BACKENDS, n=1)
+        meant = f" Did you mean '{close[0]}'?" if close else ""
+        raise InputError(f"backend '{name}' is not known (there are {', '.join(BACKENDS)}).{meant}")
     try:
         module = importlib.import_module(_MODULES[name])
     except ModuleNotFoundError as error:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from loadslice.backends.base import EngineError, TensorInfo
+from loadslice.spec.errors import InputError
 from loadslice.spec.pipeline import Stage
 from loadslice.spec.work import StageInputError, Tensor, Work
 
@@ -33,6 +34,31 @@ def bucket_of(stage: Stage, work: Work, inputs: Sequence[TensorInfo] | None = No
 def bucket_shape(stage: Stage, index: int) -> list[int] | None:
     """The shape rows are padded to, or ``None`` where they keep their own."""
     return stage.buckets[index] if index < len(stage.buckets) else None
+
+
+def check_rows(stage: Stage, engine: str, inputs: Sequence[TensorInfo]) -> None:
+    """Refuse batches of more or fewer rows than a model takes: they would be run one by one, or not at all.
+
+    Args:
+        stage: Its ``batch`` says how many rows go together on each engine.
+        engine: The engine the model was loaded on.
+        inputs: The model's.
+
+    Raises:
+        InputError: The model's row dimension is fixed, and ``batch`` asks for another count.
+    """
+    batch = stage.batch.get(engine)
+    fixed = next((info for info in inputs if info.shape and info.shape[0] is not None), None)
+    if batch is None or fixed is None:
+        return
+    rows = fixed.shape[0]
+    wrong = [size for size in batch.pad_to or [batch.size] if size != rows]
+    if wrong:
+        sides = "x".join("?" if side is None else str(side) for side in fixed.shape)
+        raise InputError(
+            f"stage '{stage.name}': batch.{engine} asks for {wrong[0]} rows, and its model takes {rows} at a time "
+            f"(input '{fixed.name}' is {sides}). Take `batch` out, or export the model with an open first dimension."
+        )
 
 
 class Room(Protocol):

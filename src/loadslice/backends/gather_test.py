@@ -4,8 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadslice.backends.base import EngineError, TensorInfo
-from loadslice.backends.gather import bucket_of, bucket_shape, gather, no_rows, scatter
-from loadslice.spec.pipeline import Stage
+from loadslice.backends.gather import bucket_of, bucket_shape, check_rows, gather, no_rows, scatter
+from loadslice.spec.errors import InputError
+from loadslice.spec.pipeline import Batch, Stage
 from loadslice.spec.work import StageInputError, Work
 
 X = TensorInfo("x", np.dtype(np.float32), (None, 3, None))
@@ -26,6 +27,33 @@ def test_a_stage_without_buckets_has_bucket_zero_of_no_shape() -> None:
     stage = Stage(name="s", model="m.onnx", engine="e")
     assert bucket_of(stage, work(1, 99)) == 0
     assert bucket_shape(stage, 0) is None
+
+
+FIXED = TensorInfo("x", np.dtype(np.float32), (1, 3, 8))
+
+
+@pytest.mark.parametrize(
+    ("info", "batch", "wrong"),
+    [
+        (X, Batch(size=4), None),
+        (FIXED, Batch(size=1), None),
+        (FIXED, Batch(size=4), 4),
+        (FIXED, Batch(size=4, pad_to=[1, 4]), 4),
+        (TensorInfo("x", np.dtype(np.float32), (4, 3, 8)), Batch(size=4, pad_to=[4]), None),
+        (TensorInfo("x", np.dtype(np.float32), (4, 3, 8)), Batch(size=2), 2),
+    ],
+)
+def test_batches_that_a_model_of_fixed_rows_cannot_take_are_refused(
+    info: TensorInfo, batch: Batch, wrong: int | None
+) -> None:
+    stage = Stage(name="s", model="m.onnx", engine="e", batch={"e": batch})
+    check_rows(stage, "another", [info])
+    if wrong is None:
+        check_rows(stage, "e", [info])
+        return
+    said = rf"stage 's': batch\.e asks for {wrong} rows, and its model takes {info.shape[0]} at a time \(input 'x' is "
+    with pytest.raises(InputError, match=said):
+        check_rows(stage, "e", [info])
 
 
 def test_a_row_of_another_rank_fits_no_bucket() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from loadslice.backends.base import REMOTE, EngineError, Session, TensorInfo
-from loadslice.backends.gather import bucket_of, bucket_shape, gather, no_rows
+from loadslice.backends.gather import bucket_of, bucket_shape, check_rows, gather, no_rows
 from loadslice.backends.isolated.session import Hosts, IsolatedSession
 from loadslice.backends.python_stage import StageFunction, open_python_stage
 from loadslice.spec.errors import InputError
@@ -149,4 +149,5 @@ def _open(
         if engine.backend == TWIN:
             engine = msgspec.structs.replace(engine, isolation="thread")  # its times are its sheet's, not measured
         sessions[name] = hosts.load(name, engine, Path(stage.variant_id) if name not in here else model)
+        check_rows(stage, name, sessions[name].inputs)
     return Step(stage, None, sessions)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadslice.backends.base import Session
+from loadslice.backends.base import EngineError, Session
 from loadslice.backends.gather import bucket_of, bucket_shape, gather, scatter
 from loadslice.backends.python_stage import StageFunction
 from loadslice.backends.twin import TwinSession
@@ -25,7 +25,7 @@ from loadslice.profiles.overdue import Overdue
 from loadslice.spec.errors import InputError
 from loadslice.spec.latency import InputWork, StageWork
 from loadslice.spec.pipeline import Pipeline, Stage
-from loadslice.spec.work import Sample, Work
+from loadslice.spec.work import Sample, StageError, Work
 
 Call = Callable[[int], object]
 """Does one batch's work in the slot it is given."""
@@ -255,7 +255,8 @@ def _call(step: Step, engine: str, batch: _Batch) -> Call:
     session = step.sessions[engine]
     bucket = bucket_shape(step.stage, bucket_of(step.stage, batch.works[0], session.inputs))
     padded = step.padded(engine, sum(work.items for work in batch.works))
-    return partial(_run_model, session, batch, bucket, step.stage.carry, padded)
+    what = f"stage '{step.stage.name}' on engine '{engine}'"
+    return partial(_run_model, what, session, batch, bucket, step.stage.carry, padded)
 
 
 def _run_python(function: StageFunction, batch: _Batch, _slot: int) -> Work:
@@ -267,11 +268,20 @@ def _run_python(function: StageFunction, batch: _Batch, _slot: int) -> Work:
 
 
 def _run_model(
-    session: Session, batch: _Batch, bucket: list[int] | None, carry: Sequence[str], padded: int, slot: int
+    what: str,
+    session: Session,
+    batch: _Batch,
+    bucket: list[int] | None,
+    carry: Sequence[str],
+    padded: int,
+    slot: int,
 ) -> list[Work]:
     works = batch.found()
     rows = [work.items for work in works]
-    outputs = session.run(gather(works, bucket, session.inputs, padded), slot)
+    try:
+        outputs = session.run(gather(works, bucket, session.inputs, padded), slot)
+    except (StageError, EngineError) as error:
+        raise EngineError(f"{what}, {sum(rows)} rows: {error}") from error
     if padded:
         outputs = {name: tensor[: sum(rows)] for name, tensor in outputs.items()}
     parts = scatter(outputs, rows)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from loadslice.backends.base import REMOTE, EngineError, Session, TensorInfo
-from loadslice.backends.gather import bucket_of
+from loadslice.backends.gather import bucket_of, check_rows
 from loadslice.backends.isolated.host import EngineProcess
 from loadslice.backends.isolated.session import Hosts, IsolatedSession
 from loadslice.backends.python_stage import open_python_stage
@@ -230,6 +230,7 @@ def _load_version(
                 _check_alike(stage, name, runner.session, session)
             runners[index] = runner
             session = runner.session
+            check_rows(stage, name, session.inputs)
             if goes_by_turns(pipeline, name):
                 runner.close()  # what it reads and gives is known; the next may need the room
     except BaseException:

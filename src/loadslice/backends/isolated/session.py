@@ -6,7 +6,7 @@ from typing import Literal
 
 from loadslice.backends.base import PYTHON, REMOTE, Session, check_feeds, open_backend
 from loadslice.backends.isolated.host import EngineProcess
-from loadslice.spec.errors import InputError
+from loadslice.spec.errors import InputError, MissingExtraError
 from loadslice.spec.pipeline import Engine
 from loadslice.spec.work import Tensor
 
@@ -124,9 +124,14 @@ class Hosts:
             where = isolation(engine)
         except InputError as error:
             raise InputError(f"engines.{name}.{error}") from error
+        try:
+            backend = open_backend(engine.backend)  # before its process, which would have to tell it
+        except MissingExtraError:
+            raise
+        except InputError as error:
+            raise InputError(f"engines.{name}: {error}") from error
         if where != "process":
-            return open_backend(engine.backend).load(model, engine)
-        open_backend(engine.backend)  # one that is not installed is refused here, by name
+            return backend.load(model, engine)
         if name not in self.processes:
             self.processes[name] = EngineProcess(name, engine)
         return IsolatedSession(self.processes[name], model)
