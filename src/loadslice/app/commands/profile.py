@@ -1,6 +1,6 @@
 """`loadslice profile`: how long each stage takes on each engine."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -144,19 +144,13 @@ def command(
     With --model-for nothing runs: times and energy on a device of `loadslice devices` come from its roofline and what
     other devices were measured to make of theirs, each with the error to expect.
     """
+    modelling: dict[str, object] = {"--shape": shapes, "--batch": batches, "--threads": threads}
+    modelling |= {"--precision": precision, "--devices": own, "--measured": measured}
     if is_language_file(Path(target)):
+        others = {"--on": on, "--repeats": repeats, "--inputs": inputs, "--model-for": wanted} | modelling
+        _refuse(others, f"goes with a pipeline; {target} is a language file.")
         from loadslice.app.language_profile import model_language, profile_language
 
-        own_options: dict[str, object] = {
-            "--on": on,
-            "--repeats": repeats,
-            "--inputs": inputs,
-            "--model-for": wanted,
-            "--measured": measured,
-        }
-        for option, value in own_options.items():
-            if value:
-                raise InputError(f"{option} goes with a pipeline; {target} is a language file.")
         if kernels:
             model_language(Path(target), kernels, as_json=as_json, out=out)
             return
@@ -181,10 +175,7 @@ def command(
         kept = keep(found, out, "latency.json")
         emit(found, as_json=as_json, text=lambda: modelled_text.lines(found, kept))
         return
-    only = {"--shape": shapes, "--batch": batches, "--threads": threads, "--precision": precision}
-    for option, given in (only | {"--devices": own, "--measured": measured}).items():
-        if given:
-            raise InputError(f"{option} goes with --model-for DEVICE; what is measured here has the pipeline's shapes.")
+    _refuse(modelling, "goes with --model-for DEVICE; what is measured here has the pipeline's shapes.")
     pipeline = Path(target)
     folder = resolved(pipeline).parent
     loaded = twins.resolved(load(pipeline), folder, keeps_time=False)
@@ -212,6 +203,17 @@ def command(
         )
     kept = keep(table, out, "latency.json")
     emit(table, as_json=as_json, text=lambda: _lines(table, kept))
+
+
+def _refuse(options: Mapping[str, object], why: str) -> None:
+    """Refuse the first option that was given and would change nothing.
+
+    Raises:
+        InputError: Names it.
+    """
+    for option, value in options.items():
+        if value:
+            raise InputError(f"{option} {why}")
 
 
 def _lines(table: LatencyTable, kept: Path | None) -> Iterator[str]:
