@@ -121,6 +121,12 @@ def test_what_goes_with_a_pipeline_is_refused(folder: Path) -> None:
     assert not (folder / "j").exists()
 
 
+@pytest.mark.parametrize("option", ["--on", "--precision", "--shape", "--batch", "--threads", "--devices"])
+def test_measuring_a_language_file_refuses_what_is_of_a_pipeline(folder: Path, option: str) -> None:
+    value = {"--precision": "int8", "--shape": "x=1x3", "--batch": "4", "--threads": "2"}.get(option, folder)
+    assert f"{option} goes with a pipeline" in refused(profile.command, folder / "chat.yaml", option, value)
+
+
 def test_a_profile_of_other_engines_is_refused(folder: Path) -> None:
     other = known_profile(engines={"decode": known_profile().engines["decode"]})
     write_bytes(folder / "other.json", encode_json(other))
