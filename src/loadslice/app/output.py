@@ -4,13 +4,14 @@ import ctypes
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from loadslice.spec.errors import InputError
 from loadslice.spec.files import encode_json, replacing, write_bytes
 
 T = TypeVar("T")
@@ -71,6 +72,21 @@ tables_option = click.option(
 compilers_option = click.option(
     "--compile/--no-compile", "compilers", default=True, help="Ask vendors' compilers that are installed."
 )
+
+
+def refuse_given(options: Mapping[str, object], why: str) -> None:
+    """Refuse the first option that was given and would change nothing.
+
+    Args:
+        options: Name -> value; ``None`` and what is empty was not given.
+        why: The rest of the sentence.
+
+    Raises:
+        InputError: Names it.
+    """
+    for option, value in options.items():
+        if value:
+            raise InputError(f"{option} {why}")
 
 
 def emit(document: Any, *, as_json: bool, text: Callable[[], Iterable[str]]) -> None:

@@ -1,6 +1,6 @@
 """`loadslice profile`: how long each stage takes on each engine."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -15,6 +15,7 @@ from loadslice.app.output import (
     json_option,
     keep,
     out_option,
+    refuse_given,
     say,
     seed_option,
 )
@@ -148,7 +149,7 @@ def command(
     modelling |= {"--precision": precision, "--devices": own, "--measured": measured}
     if is_language_file(Path(target)):
         others = {"--on": on, "--repeats": repeats, "--inputs": inputs, "--model-for": wanted} | modelling
-        _refuse(others, f"goes with a pipeline; {target} is a language file.")
+        refuse_given(others, f"goes with a pipeline; {target} is a language file.")
         from loadslice.app.language_profile import model_language, profile_language
 
         if kernels:
@@ -175,7 +176,7 @@ def command(
         kept = keep(found, out, "latency.json")
         emit(found, as_json=as_json, text=lambda: modelled_text.lines(found, kept))
         return
-    _refuse(modelling, "goes with --model-for DEVICE; what is measured here has the pipeline's shapes.")
+    refuse_given(modelling, "goes with --model-for DEVICE; what is measured here has the pipeline's shapes.")
     pipeline = Path(target)
     folder = resolved(pipeline).parent
     loaded = twins.resolved(load(pipeline), folder, keeps_time=False)
@@ -203,17 +204,6 @@ def command(
         )
     kept = keep(table, out, "latency.json")
     emit(table, as_json=as_json, text=lambda: _lines(table, kept))
-
-
-def _refuse(options: Mapping[str, object], why: str) -> None:
-    """Refuse the first option that was given and would change nothing.
-
-    Raises:
-        InputError: Names it.
-    """
-    for option, value in options.items():
-        if value:
-            raise InputError(f"{option} {why}")
 
 
 def _lines(table: LatencyTable, kept: Path | None) -> Iterator[str]:

@@ -9,7 +9,17 @@ import click
 import msgspec
 import psutil
 
-from loadslice.app.output import Finite, check_folder, emit, guests, json_option, keep, out_option, seed_option
+from loadslice.app.output import (
+    Finite,
+    check_folder,
+    emit,
+    guests,
+    json_option,
+    keep,
+    out_option,
+    refuse_given,
+    seed_option,
+)
 from loadslice.spec import latency as latency_file
 from loadslice.spec import parquet
 from loadslice.spec import pipeline as pipeline_file
@@ -95,9 +105,8 @@ def command(
     if is_language_file(pipeline_path):
         from loadslice.app import language_simulate
 
-        for option, value in {"--clients": clients_path, "--journal": journal}.items():
-            if value is not None:
-                raise InputError(f"{option} goes with a pipeline; {pipeline_path} is a language file.")
+        others = {"--clients": clients_path, "--journal": journal}
+        refuse_given(others, f"goes with a pipeline; {pipeline_path} is a language file.")
         chosen = [policy for policy in ROUTER_POLICIES if policy in policies or "all" in policies]
         asked_for = (trace, pipeline_path, profile_path, faults_path, chosen, replicas, seed, speed)
         language_simulate.simulate_language(
