@@ -165,6 +165,8 @@ def decode_json(path: Path, kind: type[T]) -> T:
         InputError: Unreadable, not JSON, or not of this type.
     """
     _refuse_binary(path, kind)
+    if not os.path.lexists(path) and (command := kinds.made_by(kind, str(path.parent))) is not None:
+        raise InputError(f"{path}: no such file. `{command}` makes one.")
     raw = read_bytes(path)
     try:
         return msgspec.json.decode(raw, type=kind)

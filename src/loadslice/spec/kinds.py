@@ -62,6 +62,25 @@ def binary(head: bytes) -> str | None:
     return None
 
 
+MADE_BY = {
+    "LatencyTable": "profile PIPELINE",
+    "LanguageProfile": "profile LANGUAGE_FILE",
+    "Portrait": "portrait TRACE",
+    "Inspection": "inspect MODEL",
+    "Squeeze": "squeeze MODEL --data DIR",
+    "EvaluationReport": "evaluate E.yaml",
+    "Report": "study DIR",
+    "Baseline": "watch baseline URL",
+}
+"""Struct in `spec` -> the command that leaves such a file in its ``--out``."""
+
+
+def made_by(kind: Any, folder: str) -> str | None:
+    """The command that makes a file of a type in a folder; ``None``: people write it."""
+    command = MADE_BY.get(_name(kind))
+    return None if command is None else f"loadslice {command} --out {folder}"
+
+
 def wanted(kind: Any) -> str:
     """The kind of file that is read as a type."""
     return next((one.words for one in KINDS if one.type_name == _name(kind)), "another kind of file")

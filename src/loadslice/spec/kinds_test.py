@@ -1,9 +1,11 @@
+import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from loadslice.app.cli import COMMANDS
 from loadslice.spec import (
     access,
     budget,
@@ -82,3 +84,16 @@ def test_all_values_that_a_key_takes_are_named(tmp_path: Path) -> None:
     path.write_text("version: 1\npipeline: x\nengines: {a: {backend: x, isolation: nonsense}}\nstages: []\n")
     with pytest.raises(InputError, match=r"engines\.a\.isolation: wants one of '.*, not 'nonsense'"):
         pipeline.load(path)
+
+
+def test_a_document_that_is_not_there_names_the_command_that_makes_one(tmp_path: Path) -> None:
+    path = tmp_path / "latency.json"
+    said = f"{path}: no such file. `loadslice profile PIPELINE --out {tmp_path}` makes one."
+    with pytest.raises(InputError, match=re.escape(said)):
+        latency.load(path)
+    with pytest.raises(InputError, match="cannot be read, no such file"):
+        budget.load(tmp_path / "budget.yaml")
+
+
+def test_what_makes_a_document_is_a_command() -> None:
+    assert {command.split()[0] for command in kinds.MADE_BY.values()} <= set(COMMANDS)
