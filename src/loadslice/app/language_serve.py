@@ -17,7 +17,7 @@ from loadslice.app.output import emit
 from loadslice.backends.language.calibrate import SPREAD_MAX
 from loadslice.backends.probe import BUSY_SHARE
 from loadslice.serve.access import Access
-from loadslice.serve.descriptors import raise_limit
+from loadslice.serve.descriptors import fitting
 from loadslice.serve.language.server import LanguageServer
 from loadslice.serve.limits import MEBIBYTE, Limits
 from loadslice.serve.loop import new_loop
@@ -80,8 +80,7 @@ def serve_language(
     if profile is not None:
         known = load_profile(profile, language)
         language, costs, beside = with_links(language, known), costs_of(known), known.beside
-    limits = Limits(body_bytes_max=max_body_mb * MEBIBYTE)
-    raise_limit(limits, ports=1)
+    limits = fitting(Limits(body_bytes_max=max_body_mb * MEBIBYTE), ports=1)
     server = LanguageServer(
         language,
         resolve_model(language.model, path.parent),

@@ -69,6 +69,8 @@ class ProcessWatch:
         self._cares = {engine: _Care(engine, process) for engine, process in engines.processes.items()}
         self._starters = ThreadPoolExecutor(max(1, len(self._cares)), "starter") if self._cares else None
         self._tick: asyncio.TimerHandle | None = None
+        self._due_s = 0.0
+        """When the next pulses were to be taken."""
         self._is_stopped = False
         engines.on_lost = self._lost
 
@@ -76,6 +78,7 @@ class ProcessWatch:
         """Watch from now on."""
         for care in self._cares.values():
             self._attend(care)
+        self._due_s = self._loop.time()
         if self._cares:
             self._take_pulses()
 
@@ -184,10 +187,13 @@ class ProcessWatch:
         self._start_later(care)
 
     def _take_pulses(self) -> None:
-        self._tick = self._loop.call_later(self._limits.probe_interval_s, self._take_pulses)
-        now_s = self._loop.time()
+        now_s, interval_s = self._loop.time(), self._limits.probe_interval_s
+        late_s, self._due_s = max(0.0, now_s - self._due_s), now_s + interval_s
+        self._tick = self._loop.call_later(interval_s, self._take_pulses)
         for care in self._cares.values():
             if care.pidfd is not None:
+                if care.asked_s is not None:
+                    care.asked_s += late_s  # a machine that stood still, or was too busy for us, was so for others too
                 self._take_pulse(care, now_s)
 
     def _take_pulse(self, care: _Care, now_s: float) -> None:

@@ -54,6 +54,10 @@ class EngineWatch:
         """Of each engine with a process of its own."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
+        self._due_s = self._loop.time()
+        """When the next look was to be taken."""
+        self._is_late_itself = False
+        """Whether a look was left out just now."""
         self._processes = ProcessWatch(engines, shell, limits)
         self._round_trip_s = limits.round_trip_timeout_s
         engines.is_up = self._is_up
@@ -62,10 +66,16 @@ class EngineWatch:
     def start(self) -> None:
         """Look now, and once per interval from now on."""
         self._processes.start()
+        self._due_s = self._loop.time()
         self._go_on()
 
     def _go_on(self) -> None:
-        self._look()
+        now_s = self._loop.time()
+        # After a stand-still of the machine, or of ours, whoever was asked before gets one interval to answer.
+        self._is_late_itself = now_s - self._due_s > self._interval_s and not self._is_late_itself
+        if not self._is_late_itself:
+            self._look()
+        self._due_s = now_s + self._interval_s
         self._timer = self._loop.call_later(self._interval_s, self._go_on)
 
     def stop(self) -> None:

@@ -18,7 +18,7 @@ from loadslice.app.served import Source
 from loadslice.serve import logs
 from loadslice.serve.access import Access, check_admin_secret, check_exposure, is_loopback
 from loadslice.serve.administration import Guard
-from loadslice.serve.descriptors import raise_limit
+from loadslice.serve.descriptors import fitting
 from loadslice.serve.drift import DriftSampler
 from loadslice.serve.limits import MEBIBYTE, Limits
 from loadslice.serve.loop import new_loop
@@ -153,8 +153,7 @@ def command(
             say(f"warning: {ignored}")
     for name in emulated(served.pipeline):
         say(f"engine {name} is {label(dilate)}: {served.pipeline.engines[name].device} is not here")
-    limits = Limits(body_bytes_max=max_body_mb * MEBIBYTE)
-    raise_limit(limits, ports=1 + (grpc is not None) + (admin is not None))
+    limits = fitting(Limits(body_bytes_max=max_body_mb * MEBIBYTE), ports=1 + (grpc is not None) + (admin is not None))
     server = Server(
         served.pipeline,
         served.folder,
