@@ -123,7 +123,7 @@ def test_what_outlasts_the_drain_is_cut_off_with_an_outcome(gated, folder, gate,
         await server.start()
         async with aiohttp.ClientSession(server.url) as client:
             waiting = [asyncio.ensure_future(infer(client, "gated")) for _ in range(3)]
-            await until(lambda: running(server) == 2)
+            await until(lambda: server.generation.inside == 3)
             stopping = asyncio.ensure_future(server.stop())
             replies = await asyncio.gather(*waiting)
             gate("open")
