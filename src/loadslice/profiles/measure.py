@@ -106,7 +106,7 @@ def measure(
                 raise InputError(f"no stage of '{pipeline.pipeline}' has work on {engines} for these inputs.")
             with _switching_as_a_server():
                 _warm_up(found, slots, overdue)
-                tell(f"measuring {len(found.sources)} kinds of work for {seconds:.0f} s")
+                tell(f"measuring {len(found.sources)} kinds of work for {seconds:.0f} s, or until each was run once")
                 with Neighbours() as neighbours, _Threads(slots, overdue) as threads:
                     alone, contended = _by_turns(found.walks, slots, threads, seconds, repeats)
         except (StageError, EngineError) as error:

@@ -1,5 +1,6 @@
 """What to know before believing or using a portrait. Each rule: a condition, one sentence, the numbers behind it."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,7 @@ VALLEY_HOURS_MIN = 12
 TAIL_HIGH = 4.0
 CEILING_SHARE = 0.01
 CEILING_BAND = 0.01
+CEILING_RATIO = 3.0
 TAIL_MIN = 1.5
 """Sizes that hardly vary all stand near the largest; that is no limit."""
 CEILING_ROWS_MIN = 20
@@ -135,12 +137,25 @@ def _sizes(portrait: Portrait, frame: pl.DataFrame) -> list[Finding]:
         if sizes.p50 > 0 and sizes.p99 >= TAIL_HIGH * sizes.p50:
             text = f"{name}: p99 is {sizes.p99 / sizes.p50:.1f} times the median; test with the long ones."
             found.append(_finding("size_tail", text, column=name, p50=sizes.p50, p99=sizes.p99, max=sizes.max))
-        # Limits cut a token or so apart, so the last hundredth counts as the top.
-        at_top = int((frame[name] >= (1 - CEILING_BAND) * sizes.max).sum())
+        at_top = _at_a_limit(frame[name], sizes.max)
         if at_top >= max(CEILING_ROWS_MIN, CEILING_SHARE * frame.height) and sizes.max > TAIL_MIN * sizes.p50:
-            text = f"{name}: {at_top / frame.height:.1%} of requests stand at the largest value; a limit cuts them."
+            text = f"{name}: {at_top / frame.height:.1%} of requests stand at the largest value; a limit may cut them."
             found.append(_finding("truncated", text, column=name, value=sizes.max, requests=at_top))
     return found
+
+
+def _at_a_limit(sizes: pl.Series, largest: float) -> int:
+    """Requests that a limit seems to have cut; 0 where the largest sizes are hardly more frequent than those below.
+
+    Limits cut a token or so apart, so the last hundredth counts as the top. Of sizes from 1 to 5 a fifth stands at the
+    largest and nothing was cut: what tells is how often a size of the top comes against one of the upper half below it.
+    """
+    top = math.ceil((1 - CEILING_BAND) * largest)
+    half = math.ceil(largest / 2)
+    at_top = int((sizes >= top).sum())
+    below = int(((sizes >= half) & (sizes < top)).sum())
+    a_size = at_top / (largest - top + 1)
+    return at_top if top > half and a_size > CEILING_RATIO * below / (top - half) else 0
 
 
 def _tokens(portrait: Portrait) -> Iterable[Finding]:

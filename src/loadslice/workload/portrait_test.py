@@ -107,6 +107,13 @@ def test_shapes_of_load_worth_knowing_are_found() -> None:
     assert {"peak_to_mean", "idle_valleys"} <= codes(portray(Trace(pl.DataFrame({"arrival_s": burst}), {}), "x", STAMP))
 
 
+def test_sizes_that_are_as_frequent_as_those_below_were_cut_by_no_limit() -> None:
+    for sizes, cut in (((1, 1, 1, 2, 2, 3, 4, 8, 8, 8), True), ((1, 2, 3, 4, 5), False), (range(1, 13), False)):
+        items = np.resize(sizes, 2000)
+        known = Trace(trace().frame.with_columns(items=pl.Series(items)), {})
+        assert ("truncated" in codes(portray(known, "x", STAMP))) is cut
+
+
 def test_model_and_budget_fill_their_dimensions() -> None:
     budget = Budget(slo=Slo(p95_ms=300.0), power=Power(per_box_w=500.0), people=People(count=2))
     found = portray(trace(items=4), "x", STAMP, Context(model=MODEL, budget=budget, precision="int8"))

@@ -19,7 +19,7 @@ def portrait_lines(portrait: Portrait) -> Iterator[str]:
     rate, arrival = portrait.rate_per_s, portrait.arrival
     yield f"{portrait.trace}: {portrait.requests:,} requests over {duration(portrait.span_s)}"
     yield (
-        f"  rate        mean {_number(rate.mean)}/s, busiest minute {_number(rate.peak_1m)}/s"
+        f"  rate        mean {_per_s(rate.mean)}, busiest minute {_per_s(rate.peak_1m)}"
         + (f" ({rate.peak_to_mean:.1f} x mean)" if rate.peak_to_mean is not None else "")
         + (f", of only {portrait.requests} requests" if portrait.requests < REQUESTS_MIN else "")
     )
@@ -94,6 +94,10 @@ def _curve(portrait: Portrait) -> Iterator[str]:
 
 def _sizes(sizes: Distribution) -> str:
     return f"mean {_number(sizes.mean)}, p50 {_number(sizes.p50)}, p99 {_number(sizes.p99)}, max {_number(sizes.max)}"
+
+
+def _per_s(value: float | None) -> str:
+    return "unknown" if value is None else f"{_number(value)}/s"
 
 
 def _number(value: float | None) -> str:

@@ -229,7 +229,10 @@ def _lines(table: LatencyTable, kept: Path | None) -> Iterator[str]:
 
 def _drifting(drift: Drift) -> str:
     apart = "" if drift.between_runs is None else f"; {drift.runs} sessions differ by {drift.between_runs:.1%}"
-    return f"drift: {drift.likeness:.0%} of the variation is shared for {drift.period_ms:.0f} ms{apart}."
+    return (
+        f"drift: {drift.likeness:.0%} of how times vary is the machine's own pace, slower or faster for some "
+        f"{drift.period_ms:.0f} ms for all stages alike; simulations draw it so{apart}."
+    )
 
 
 def _line(entry: Entry, width: int, engine_width: int) -> str:
