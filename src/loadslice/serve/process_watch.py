@@ -182,7 +182,8 @@ class ProcessWatch:
             return
         if not isinstance(error, InputError | EngineError | StageError | OSError):
             log.error("engine %s: starting its process", care.process.name, exc_info=error)
-        log.error("engine %s: its process does not start: %s", care.process.name, error)
+        why = reason(error) if isinstance(error, OSError) else error
+        log.error("engine %s: its process does not start: %s", care.process.name, why)
         self._tell(care)
         self._start_later(care)
 
