@@ -4,7 +4,8 @@ It stands for a service that is not ours. All it takes from loadslice for its ow
 middleware, and a `with stage(...)` around what should be told apart. A week later `recording/trace.parquet` says what
 the load looks like.
 
-    cd examples/ocr && uvicorn --factory service:create_app --port 8080
+    .venv/bin/python -m pip install fastapi uvicorn        # this service's own, no extra of loadslice has them
+    cd examples/ocr && ../../.venv/bin/uvicorn --factory service:create_app --port 8080
     curl --data-binary @page.png -H 'content-type: image/png' http://127.0.0.1:8080/ocr
     loadslice portrait recording/trace.parquet        # once the service has stopped
 """
