@@ -10,10 +10,7 @@ it counts no more. Nothing here takes the loop for longer than a millisecond at 
 import asyncio
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from loadslice.serve.connection import Connection
+from typing import Protocol
 
 LENT_S = 0.25
 """How long a reply may be sent from where its tensors are."""
@@ -31,20 +28,31 @@ VIEWS_MAX = 512
 """Parts given to the operating system at once; it takes no more than 1024."""
 
 
+class Reader(Protocol):
+    """Who reads it: a client's connection."""
+
+    is_blocked: bool
+    """Whether it does not read what it was sent."""
+
+    def resume_writing(self) -> None:
+        """More may be sent."""
+
+    def lets_go(self) -> None:
+        """What is left of the reply has been copied."""
+
+
 class Outgoing:
     """One large reply on its way.
 
     Args:
-        connection: Knows whether the client reads; is told once when its reply has been copied, for whoever keeps it.
+        connection: Of the client; is told once when its reply has been copied, for whoever keeps it.
         transport: Where it goes; is not closing.
         parts: Its bytes, in order; not changed any more.
     """
 
     __slots__ = ("_connection", "_lent", "_next", "_parts", "_timer", "_transport")
 
-    def __init__(
-        self, connection: "Connection", transport: asyncio.Transport, parts: Sequence[bytes | memoryview]
-    ) -> None:
+    def __init__(self, connection: Reader, transport: asyncio.Transport, parts: Sequence[bytes | memoryview]) -> None:
         self._connection = connection
         self._transport = transport
         self._parts = [memoryview(part) for part in parts if len(part)]
