@@ -184,7 +184,6 @@ def _play(found: Findings) -> None:
     if found.chosen is None or found.window is None:
         return
     stretch = _stretch(found)
-    whole = simulate.at_speed(found.frame, found.chosen.speed)
     for studied in found.studied:
         if studied.table is None:
             continue
@@ -193,7 +192,8 @@ def _play(found: Findings) -> None:
             studied.failed = found.journey.steps[-1].detail
             continue
         found.journey.attempt(
-            f"simulate {name}", partial(study_plan.forecast, studied, stretch.drop("row"), whole, seed)
+            f"simulate {name}",
+            partial(study_plan.forecast, studied, stretch.drop("row"), found.frame, found.chosen.speed, seed),
         )
         live: Callable[[], tuple[object, str]] = partial(
             study_plan.run_live,

@@ -19,6 +19,7 @@ from loadslice.evaluate import loadgen, payloads
 from loadslice.evaluate import replay as replaying
 from loadslice.evaluate.predict import Prediction, once, predict
 from loadslice.profiles.measure import measure
+from loadslice.sim import simulate
 from loadslice.spec import journal as journals
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import stamp
@@ -42,6 +43,8 @@ class Studied:
     """Seconds of the replay for one on the plan's emulated devices; 1 for a plan without."""
     prediction: Prediction | None = None
     whole: Simulation | None = None
+    recorded: Simulation | None = None
+    """The whole trace at its own pace, where another is played."""
     rows: pl.DataFrame | None = None
     replay: Replay | None = None
     journal: Journal | None = None
@@ -67,8 +70,10 @@ def profile(studied: Studied, inputs: payloads.Inputs, seconds: float) -> tuple[
     return table, f"{len(table.entries)} times on {', '.join(plan.pipeline.engines)}, {runs} runs"
 
 
-def forecast(studied: Studied, stretch: pl.DataFrame, whole: pl.DataFrame, seed: int) -> tuple[Prediction, str]:
-    """Simulate the stretch, and the whole trace at the same pace."""
+def forecast(
+    studied: Studied, stretch: pl.DataFrame, whole: pl.DataFrame, speed: float, seed: int
+) -> tuple[Prediction, str]:
+    """Simulate the stretch at the pace it is played at, and the whole trace at that and at its own."""
     assert studied.table is not None
     plan = studied.plan
     made = stamp(
@@ -84,7 +89,9 @@ def forecast(studied: Studied, stretch: pl.DataFrame, whole: pl.DataFrame, seed:
     )
     studied.prediction = prediction
     wall_s = time.perf_counter() - started
-    studied.whole = once(whole, plan.pipeline, studied.table, seed=seed)
+    studied.whole = once(simulate.at_speed(whole, speed), plan.pipeline, studied.table, seed=seed)
+    if speed != 1.0:
+        studied.recorded = once(whole, plan.pipeline, studied.table, seed=seed)
     keep(prediction.simulation, studied.folder, "simulation.json")
     figures = prediction.figures
     found = f"P50 {figures['p50']:.0f} ms, P95 {figures['p95']:.0f} ms" if "p50" in figures else "nothing completed"

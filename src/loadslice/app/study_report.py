@@ -85,6 +85,7 @@ def _plan(studied: Studied, found: Findings) -> PlanReport:
         hybrid=plan.hybrid,
         simulated=prediction.simulation if prediction else None,
         simulated_whole=studied.whole,
+        simulated_recorded=studied.recorded,
         measured=studied.replay,
         predicted_quantiles_ms=compare.quantiles_ms(prediction.latencies_ms) if prediction else None,
         stages=assemble.stages(

@@ -9,11 +9,13 @@ The rules, in order:
 3. A hybrid pays when it alone keeps the promise, or when rule 2 chose it. Otherwise the advice is: stay on one engine.
 4. Beside other programs that took a large part of the machine a promise that was kept all the same is kept. Nothing
    else can be told: neither that it would be broken on a quiet machine, nor that another plan would be dearer.
+5. What was measured at another pace than the recorded one is said with its pace (`verdict_pace`).
 """
 
 import msgspec
 
 from loadslice.evaluate.compare import error_rate
+from loadslice.evaluate.verdict_pace import paced
 from loadslice.spec.budget import Slo
 from loadslice.spec.report import Compared, PlanReport, Rule, Verdict
 
@@ -71,7 +73,7 @@ def _inside(figure: Compared | None, limit: float) -> bool:
 
 def verdict(plans: list[PlanReport], slo: Slo) -> Verdict:
     """The answer over all plans; see the module's rules."""
-    found = _verdict(plans, slo)
+    found = paced(_verdict(plans, slo), plans, slo)
     return found if (share := crowd(plans)) is None else _beside(found, share)
 
 

@@ -51,6 +51,42 @@ def test_stay_on_one_engine_when_the_hybrid_is_faster_but_costs_more() -> None:
     assert "stay_on_one_engine" in codes(plans)
 
 
+def at_pace(made: PlanReport, speed: float, recorded_p95_ms: float) -> PlanReport:
+    """The plan as measured at a pace, with what is predicted for the recorded one."""
+    assert made.measured is not None
+    assert made.simulated is not None
+    latency = msgspec.structs.replace(made.simulated.latency_ms, p95=recorded_p95_ms)
+    return msgspec.structs.replace(
+        made,
+        measured=msgspec.structs.replace(made.measured, speed=speed),
+        simulated_recorded=msgspec.structs.replace(
+            made.simulated, latency_ms=latency, outcomes={**made.simulated.outcomes, "failed": 0, "shed": 0}
+        ),
+    )
+
+
+def test_a_promise_broken_at_another_pace_is_not_said_of_the_recorded_one() -> None:
+    found = verdict([at_pace(plan("a", p95_ms=500, cpu_ms=70), 21.0, 90)], SLO)
+    assert found.headline.startswith("At 21 times the recorded pace: a does not keep the promise")
+    assert found.action == (
+        "At the recorded pace a is predicted to keep it: measure that with `--speed 1` before anything is squeezed or "
+        "bought."
+    )
+    assert found.sentences[-1].endswith("At that itself, by prediction only: a P95 90 ms, kept.")
+
+
+def test_a_promise_kept_at_a_slower_pace_is_not_said_of_the_recorded_one() -> None:
+    found = verdict([at_pace(plan("a", p95_ms=100, cpu_ms=70), 0.29, 900)], SLO)
+    assert found.recommended == "a"
+    assert found.headline.startswith("At 0.29 times the recorded pace: a keeps the promise")
+    assert found.action.endswith(
+        "at the recorded pace it is predicted to break the promise: `--speed 1` measures that."
+    )
+    kept = verdict([at_pace(plan("a", p95_ms=100, cpu_ms=70), 0.29, 200)], SLO)
+    assert "break" not in kept.action
+    assert "another_pace" not in {rule.code for rule in verdict([plan("a", p95_ms=100, cpu_ms=70)], SLO).rules}
+
+
 def test_differences_within_the_noise_go_to_the_simpler_plan() -> None:
     assert (
         verdict([plan("both", p95_ms=100, cpu_ms=70, hybrid=True), plan("a", p95_ms=150, cpu_ms=72)], SLO).recommended

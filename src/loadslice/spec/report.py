@@ -129,6 +129,8 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     simulated: Simulation | None = None
     simulated_whole: Simulation | None = None
     """The whole trace at the same pace, which no measurement here covers."""
+    simulated_recorded: Simulation | None = None
+    """The whole trace at its recorded pace; null where traffic was played at that."""
     measured: Replay | None = None
     compared: list[Compared] = []
     stages: list[StageCompared] = []
