@@ -118,7 +118,7 @@ def _money(plan: Plan) -> Iterator[str]:
 def _search(plan: Plan) -> Iterator[str]:
     proof = plan.proof
     if proof is not None:
-        claim = proof.claim if plan.recommended is not None else "no mix found that keeps the promise"
+        claim = plan.claim if plan.recommended is not None else "no mix found that keeps the promise"
         yield (
             f"search     {claim}: {proof.solved} programs in {proof.solve_s:.2f} s, {proof.simulated} fleets "
             f"simulated ({proof.requests_simulated:,} requests), {proof.bounded} settled by a bound, "

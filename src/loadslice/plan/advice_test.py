@@ -226,6 +226,16 @@ def test_what_is_proven_and_what_not_is_one_claim() -> None:
     assert "a search stopped" in proof(cost_per_hour=1.0).claim
 
 
+def test_a_proof_of_another_fleet_than_the_recommended_one_names_it() -> None:
+    one = msgspec.structs.replace(CPU, cost_per_hour=1.0)
+    two = msgspec.structs.replace(GPU, cost_per_hour=2.0)
+    made = plan(one, two, proof=proof(cheapest_proven=True, cost_per_hour=1.0), recommended="gpu-only")
+    assert made.claim is not None
+    assert "that is cpu-only" in made.claim
+    assert made.proof is not None
+    assert msgspec.structs.replace(made, recommended="cpu-only").claim == made.proof.claim
+
+
 def test_a_safer_fleet_for_little_more_money_is_in_the_sentence_that_everybody_reads() -> None:
     tight = fleet(
         "cpu-only", {"cpu": engine("cpu", 2)}, latency_ms=LatencyMs(p50=60.0, p95=100.0, p99=199.0, mean=70.0)

@@ -319,6 +319,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What the study it belongs to was wrong by, drawn into `confidence`; ``None``: made without a study."""
     stamp: Stamp | None = None
 
+    @property
+    def claim(self) -> str | None:
+        """What the search proves, and of which fleet, where another is recommended; ``None``: none was made."""
+        if self.proof is None:
+            return None
+        least = self.proof.cost_per_hour
+        of = next((one.name for one in self.fleets if least is not None and one.cost_per_hour == least), None)
+        if not self.proof.cheapest_proven or self.recommended is None or of in (None, self.recommended):
+            return self.proof.claim
+        return f"{self.proof.claim}: that is {of}, which hours or growth make dearer, or rules and limits put aside"
+
     def doubt(self, fleet: PlannedFleet) -> str | None:
         """Why a fleet that keeps the promise as simulated may not keep it; ``None``: nothing that was seen says so."""
         if not fleet.meets_slo:
