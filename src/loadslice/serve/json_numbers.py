@@ -5,7 +5,7 @@ can be blanked and the text be cut at any comma: each piece is a flat list of nu
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -81,8 +81,12 @@ def read(raw: memoryview, shape: Sequence[int], dtype: np.dtype[Any]) -> Work[Te
     return flat
 
 
-def write(tensor: Tensor) -> Work[list[bytes]]:
-    """Write a tensor of numbers or booleans as one flat list; NaN and infinity, which have no JSON form, as null.
+def write(tensor: Tensor, values: Callable[[Tensor], list[Any]] = np.ndarray.tolist) -> Work[list[bytes]]:
+    """Write a tensor as one flat list; NaN and infinity, which have no JSON form, as null.
+
+    Args:
+        tensor: Of numbers or booleans.
+        values: What a part of it has in JSON; of other tensors, a text for each element.
 
     Returns:
         Its text in pieces: joining 80 MB would take as long as writing them.
@@ -90,7 +94,7 @@ def write(tensor: Tensor) -> Work[list[bytes]]:
     flat = tensor.ravel()
     pieces = []
     for at in range(0, flat.size, PIECE_ELEMENTS):
-        text = _encoder.encode(flat[at : at + PIECE_ELEMENTS].tolist())[1:-1]
+        text = _encoder.encode(values(flat[at : at + PIECE_ELEMENTS]))[1:-1]
         pieces.append(b"%b%b" % (b"," if at else b"[", text))
         yield
     pieces.append(b"]" if pieces else b"[]")

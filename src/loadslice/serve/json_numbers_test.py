@@ -99,10 +99,16 @@ def test_text_is_taken_bit_by_bit_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_reply_in_pieces_is_the_same_reply() -> None:
-    tensors = {"y": np.arange(10.0), "few": np.zeros(2), '"data":?': np.arange(7), "none": np.zeros((0, 3))}
+    texts = np.array(["é", b"b", '"data":?', 4], object)
+    tensors = {"y": np.arange(10.0), "few": np.zeros(2), '"data":?': texts, "none": np.zeros((0, 3))}
     for wanted in (oip.Wanted(), oip.Wanted({'"data":?': False, "few": True, "y": False})):
         written = at_once(oip_reply.long_json(tensors, wanted))
         assert len(written) == 2
         head, parts, size = oip_reply.Outputs("m").encode("id", tensors, wanted, written)
         whole = oip_reply.Outputs("m").encode("id", tensors, wanted)
         assert (b"".join(oip_reply.with_pieces(head, written)), parts, size) == whole
+
+
+def test_text_that_json_does_not_hold_is_refused_in_pieces_too() -> None:
+    with pytest.raises(RefusalError, match="output 'y' is not UTF-8"):
+        at_once(oip_reply.long_json({"y": np.array([b"\xff"] * 4, object)}, oip.Wanted()))

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -140,7 +141,7 @@ class Outputs:
                 output["parameters"] = {"binary_data_size": len(part)}
                 parts.append(part)
             else:
-                output["data"] = _LATER if name in written else _json_data(name, tensor, datatype)
+                output["data"] = _LATER if name in written else _json_data(name, tensor)
             outputs.append(output)
         document: dict[str, Any] = {"model_name": self._model, "model_version": VERSION}
         if request_id is not None:
@@ -163,7 +164,7 @@ def _long(tensors: Mapping[str, Tensor], wanted: Wanted) -> list[str]:
         for name in (tensors if wanted.names is None else wanted.names)
         if (tensor := tensors.get(name)) is not None
         and json_numbers.PIECE_ELEMENTS < tensor.size <= JSON_ELEMENTS_MAX
-        and tensor.dtype in _NUMBERS
+        and name_of(tensor.dtype) is not None
         and not wanted.is_binary(name)
     ]
 
@@ -172,7 +173,7 @@ def long_json(tensors: Mapping[str, Tensor], wanted: Wanted) -> Work[Written]:
     """Write those outputs by which a reply `is_long`."""
     written = {}
     for name in _long(tensors, wanted):
-        written[name] = yield from json_numbers.write(tensors[name])
+        written[name] = yield from json_numbers.write(tensors[name], partial(_json_values, name))
     return written
 
 
@@ -214,7 +215,7 @@ def check_outputs(tensors: Mapping[str, Tensor]) -> None:
                 raise StageError(f"output '{name}' is text that UTF-8 does not hold.") from error
 
 
-def _json_data(name: str, tensor: Tensor, datatype: str) -> list[Any]:
+def _json_data(name: str, tensor: Tensor) -> list[Any]:
     """Flat values. NaN and infinity have no JSON form and become null."""
     if tensor.size > JSON_ELEMENTS_MAX:
         raise RefusalError(
@@ -222,8 +223,12 @@ def _json_data(name: str, tensor: Tensor, datatype: str) -> list[Any]:
             f"output '{name}' has {tensor.size} elements, {JSON_ELEMENTS_MAX} is the most given as JSON; ask for it "
             "with binary_data",
         )
-    values: list[Any] = tensor.ravel().tolist()
-    if datatype != BYTES:
+    return _json_values(name, tensor.ravel())
+
+
+def _json_values(name: str, flat: Tensor) -> list[Any]:
+    values: list[Any] = flat.tolist()
+    if flat.dtype in _NUMBERS:
         return values
     try:
         return [value.decode() if isinstance(value, bytes) else str(value) for value in values]
