@@ -78,7 +78,7 @@ def _grown_axis(name: str, shape: list[int | str | None], readers: dict[str, lis
             axis = helper.get_attribute_value(next(a for a in step.node.attribute if a.name == "axis"))
             axis = axis % len(shape) if -len(shape) <= axis < len(shape) else axis
             # The past comes first; what is new follows it.
-            grows = place == 0 and axis < len(shape) and not isinstance(shape[axis], int)
+            grows = place == 0 and 0 <= axis < len(shape) and not isinstance(shape[axis], int)
             if grows and _reaches(step.node.output[0], readers, ends):
                 return int(axis)
         elif place in _PAST_INPUTS.get(step.node.op_type, ()):

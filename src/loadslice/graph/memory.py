@@ -94,7 +94,7 @@ def plan(body: Body, inputs: Sequence[str], *, folded: bool = True, outputs_give
     Returns:
         The plan; ``None`` when the size of any activation is unknown.
     """
-    given = [body.env[name].nbytes for name in inputs]
+    given = [body.env[name].nbytes if name in body.env else None for name in inputs]
     every = [step for step in body.steps if step.node.op_type != "Constant" and not (folded and step.folded)]
     # A runtime numbers the nodes of an expansion after all others, and its order goes by numbers.
     plain = [step for step in every if step.node.op_type != "HardSwish"]

@@ -30,6 +30,9 @@ _NO_SYMBOL = {"None", "unk"}
 INITIALIZERS_ARE_INPUTS_BEFORE = 4
 """IR version since which a stored tensor need not be listed among the inputs; one that is, is a default since then."""
 
+RANK_MAX = 1000
+"""Far above the dimensions of any tensor."""
+
 MASKS_ARE_BOOLEAN_SINCE = 10
 
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
@@ -232,6 +235,9 @@ class _Walk:
     def _by_schema(
         self, schema: defs.OpSchema, node: onnx.NodeProto, env: Env
     ) -> tuple[list[onnx.TypeProto | None], str | None]:
+        wrong = _wrong_number(node)
+        if wrong is not None:
+            return [None] * len(node.output), wrong
         types, data = {}, {}
         for name in node.input:
             value = env.get(name)
@@ -256,6 +262,17 @@ class _Walk:
                 ) from error
             return [None] * len(node.output), text
         return [found.get(name) for name in node.output], None
+
+
+def _wrong_number(node: onnx.NodeProto) -> str | None:
+    """An attribute that counts dimensions or outputs and cannot: onnx's own rules read past their memory by some."""
+    for attribute in node.attribute:
+        numbers = [*attribute.ints, attribute.i]
+        most = {"axis": RANK_MAX, "axes": RANK_MAX, "batch_dims": RANK_MAX, "num_outputs": len(node.output)}
+        least = 0 if attribute.name in {"batch_dims", "num_outputs"} else -RANK_MAX
+        if attribute.name in most and not all(least <= number <= most[attribute.name] for number in numbers):
+            return f"its attribute '{attribute.name}' cannot be {', '.join(map(str, numbers))}"
+    return None
 
 
 def _mask(dropped: Value | None, opset: int) -> onnx.TypeProto | None:

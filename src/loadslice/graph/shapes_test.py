@@ -1,10 +1,13 @@
 """What of a model depends on its inputs, and what a runtime does at load."""
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from loadslice.graph.inspect import inspect
 from loadslice.graph.shapes import infer
 
 F = TensorProto.FLOAT
@@ -63,3 +66,42 @@ def test_a_side_of_0_of_an_input_is_open_as_the_user_is_told() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     assert infer(model, {}).env["x"].shape == (None, 4)
     assert infer(model, {"x": [3, 4]}).env["y"].shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes"),
+    [
+        ("GatherND", ["x", "places"], {"batch_dims": -100}),
+        ("Split", ["x"], {"num_outputs": 2**31}),
+    ],
+)
+def test_a_number_that_onnx_reads_past_its_memory_by_is_told_and_not_passed_on(
+    op: str, inputs: list[str], attributes: dict[str, int]
+) -> None:
+    """In a process of its own each of these ended it, or took its memory."""
+    x, y = helper.make_tensor_value_info("x", F, [2, 3]), helper.make_tensor_value_info("y", F, None)
+    stored = [numpy_helper.from_array(np.array([[0]]), "places")]
+    node = helper.make_node(op, inputs, ["y"], **attributes)
+    graph = helper.make_graph([node], "g", [x], [y], stored)
+    (step,) = infer(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), {}).steps
+    assert step.outputs[0].shape in {None, (2, 3)}
+
+
+def test_joins_along_no_axis_and_bodies_that_do_not_fit_have_no_size(tmp_path: Path) -> None:
+    """The checker lets both pass."""
+    infos = [helper.make_tensor_value_info(name, F, [1, "n", 4]) for name in ("past", "x", "present")]
+    join = helper.make_node("Concat", ["past", "x"], ["present"], axis=-100)
+    body = helper.make_graph(
+        [helper.make_node("Relu", ["step"], ["out"])],
+        "body",
+        [helper.make_tensor_value_info(name, F, [4]) for name in ("step", "more")],
+        [helper.make_tensor_value_info("out", F, [4])],
+    )
+    scan = helper.make_node("Scan", ["table"], ["rows"], body=body, num_scan_inputs=1)
+    table, rows = (helper.make_tensor_value_info(name, F, [3, 4]) for name in ("table", "rows"))
+    graph = helper.make_graph([join, scan], "g", [*infos[:2], table], [infos[2], rows])
+    path = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    result = inspect(path, {"past": [1, 2, 4], "x": [1, 1, 4]}, [])
+    assert result.kv_cache is None
+    assert result.peak_activation_bytes is None

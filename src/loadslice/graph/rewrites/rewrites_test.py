@@ -294,6 +294,18 @@ def test_what_half_precision_cannot_tell_apart_is_no_difference() -> None:
     assert rewrites.apply(rewrites.find("fold-constants", {}), model).tolerance == HALF
 
 
+def test_folding_goes_on_with_what_a_fold_makes_known() -> None:
+    """This Identity is older than the type, so that nothing is known behind it until it is gone."""
+    nodes = [helper.make_node("Identity", ["x"], ["same"]), helper.make_node("Shape", ["same"], ["y"])]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT8E4M3FN, [2, 3])
+    y = helper.make_tensor_value_info("y", TensorProto.INT64, [2])
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=9)
+    after = rewrites.apply(rewrites.find("fold-constants", {}), model).model
+    assert not after.graph.node
+    assert numpy_helper.to_array(after.graph.initializer[0]).tolist() == [2, 3]
+
+
 def test_lifting_keeps_the_operator_sets_of_branches() -> None:
     def branch(name: str, op: str, domain: str) -> onnx.GraphProto:
         node = helper.make_node(op, ["x"], [name], domain=domain)

@@ -87,28 +87,34 @@ class FoldConstants:
     def call(self, model: onnx.ModelProto) -> Rewritten:
         """See `loadslice.graph.rewrites.Rewrite.call`."""
         after = copied(model)
-        graph = after.graph
-        instead: dict[int, list[onnx.NodeProto]] = {}
-        same: dict[str, str] = {}
         changes = 0
-        outputs = _outputs(model)
-        for place, step in enumerate(infer(after, {}).steps):
-            if _known(step):
-                _store_outputs(graph, step)
-                instead[place] = []
-                changes += 1
-            elif _identity(step, outputs):
-                same[step.node.output[0]] = step.node.input[0]
-                instead[place] = []
-                changes += 1
-        replace_nodes(graph, instead)
-        _rename_reads(graph, same)
-        sweep(graph)
+        # What is stored tells shapes that were open before, and they make more known.
+        while folded := _fold(after):
+            changes += folded
         return Rewritten(after, changes, exact(model))
 
     def ensures(self, after: onnx.ModelProto) -> None:
         """See `loadslice.graph.rewrites.Rewrite.ensures`."""
         assert not any(_known(step) for step in infer(after, {}).steps)
+
+
+def _fold(model: onnx.ModelProto) -> int:
+    """One pass; returns how many nodes are gone."""
+    graph = model.graph
+    instead: dict[int, list[onnx.NodeProto]] = {}
+    same: dict[str, str] = {}
+    outputs = _outputs(model)
+    for place, step in enumerate(infer(model, {}).steps):
+        if _known(step):
+            _store_outputs(graph, step)
+            instead[place] = []
+        elif _identity(step, outputs):
+            same[step.node.output[0]] = step.node.input[0]
+            instead[place] = []
+    replace_nodes(graph, instead)
+    _rename_reads(graph, same)
+    sweep(graph)
+    return len(instead)
 
 
 def _known(step: Step) -> bool:
