@@ -42,7 +42,7 @@ def command(folder: Path, out: Path, quick: bool, speed: float | None, dilate: f
 
     DIR holds pipeline.yaml (and pipeline.NAME.yaml for plans to compare with), a trace (traffic.parquet) and
     budget.yaml. Writes report.html and report.json; the last line of the output is the report's path. Exit code 3: no
-    plan keeps the promise; 4: a step failed, and the verdict rests on what else was done.
+    plan keeps the promise, or none can be told to; 4: a step failed, and the verdict rests on what else was done.
     """
     from loadslice.app import study_folder
     from loadslice.app.study import study
