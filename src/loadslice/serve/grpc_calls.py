@@ -139,7 +139,10 @@ class Calls:
             self._count_buffer(call)
             if call.is_full:
                 raise BadCallError(RESOURCE_EXHAUSTED, "too many messages of this stream are inside or unread")
-            self._take(call, framed)
+            if framed[0]:
+                self._take_packed(call, framed)
+            else:
+                self._hand_on(call, framed[PREFIX_BYTES:])
             if call.unrefilled > self.stream_window // 2:
                 call.connection.write(h2.window_update(call.stream, call.unrefilled))
                 call.unrefilled = 0
@@ -169,14 +172,15 @@ class Calls:
             raise BadCallError(INVALID_ARGUMENT, "the message is cut off")
         framed = bytes(buffer)
         call.buffer = bytearray()
-        self._count_buffer(call)
-        self._take(call, framed)
-
-    def _take(self, call: Call, framed: bytes) -> None:
-        """A whole message has come."""
-        if framed[0] == 0:
+        if call.buffered_bytes:
+            self._count_buffer(call)
+        if framed[0]:
+            self._take_packed(call, framed)
+        else:
             self._hand_on(call, framed[PREFIX_BYTES:])
-            return
+
+    def _take_packed(self, call: Call, framed: bytes) -> None:
+        """A whole message has come, and is compressed."""
         coding = call.headers.get("grpc-encoding", "identity")
         if framed[0] != 1 or coding not in INFLATE:
             raise BadCallError(
