@@ -38,7 +38,8 @@ def _preferred(name: str, evidence: Evidence) -> str | None:
 def _finding(one: EngineSeen, others: list[EngineSeen], evidence: Evidence) -> Finding:
     busiest = max(others, key=lambda other: other.utilisation, default=None)
     rows = "" if one.rows_mean is None else f", {one.rows_mean:.1f} rows a batch"
-    size = "" if one.batch_size is None else f" of {one.batch_size}"
+    # A single request of more rows than `batch.size` runs alone, so that the mean may be above it.
+    size = "" if one.batch_size is None else f" (batch.size {one.batch_size})"
     cause, remedy, confidence = _why(one, busiest, _preferred(one.name, evidence), lost_share(evidence))
     return Finding(
         rule=RULE.name,
