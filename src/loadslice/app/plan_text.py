@@ -133,7 +133,11 @@ def _search(plan: Plan) -> Iterator[str]:
             "" if one.saves_pct is None else f"; the cheapest fleet found costs {max(0.0, one.saves_pct):.1f} % less"
         )
         held = "until it held" if one.cost_per_hour is not None else "and it still did not"
-        more = f", {one.added} engines added {held}" if one.added and one.label is not None else ""
+        more = (
+            f", {one.added} engine{'' if one.added == 1 else 's'} added {held}"
+            if one.added and one.label is not None
+            else ""
+        )
         kept = "keeps the promise" if one.meets_slo else "does not keep the promise"
         first = "finds nothing" if one.label is None else f"{one.label} {kept}"
         yield f"compared   {one.planner}: {first}{more}{saves}"

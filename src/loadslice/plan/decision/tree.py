@@ -101,7 +101,7 @@ def _is_idle(walk: _Walk) -> bool:
     known = walk.facts.utilisation
     question = "Is what is there busy?"
     if known is None:
-        walk.step(question, UNKNOWN, "no utilisation was recorded or simulated; record it with loadslice.record")
+        walk.step(question, UNKNOWN, "nobody recorded how busy it is; record it with loadslice.record")
         return False
     idle = known.value < IDLE_SHARE
     walk.step(question, "no: optimise first" if idle else "yes", f"{known.evidence}; below {IDLE_SHARE:.0%} is idle")

@@ -8,6 +8,7 @@ from loadslice.plan.fleet.candidate import entries_of, pipeline_of, table_of
 from loadslice.plan.fleet.elsewhere import taken_over
 from loadslice.plan.fleet.setting import POLICIES, Setting, set_up
 from loadslice.plan.shocks import time_error
+from loadslice.spec.budget import Power
 from loadslice.spec.files import Stamp
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.offers import Box, Offer, Offers
@@ -69,10 +70,14 @@ def setting() -> Setting:
     return set_up(trace, specimen.pipeline(), measured(), offered(**engines), specimen.BUDGET)
 
 
-def test_a_stage_that_the_pipeline_does_not_have_is_named() -> None:
+def test_a_stage_that_the_pipeline_does_not_have_and_a_tariff_that_nobody_states_are_named() -> None:
     trace = pl.DataFrame({"arrival_s": np.arange(50) / 10})
     engines = {"cpu": cpu("server"), "gpu": msgspec.structs.replace(card("server"), stages=["clasify"])}
     made = set_up(trace, specimen.pipeline(), measured(), offered(**engines), specimen.BUDGET)
+    assert not any("without power" in warning for warning in made.warnings)
+    unstated = msgspec.structs.replace(specimen.BUDGET, power=Power())
+    dark = set_up(trace, specimen.pipeline(), measured(), offered(**engines), unstated)
+    assert any("without power" in warning for warning in dark.warnings)
     assert "'gpu': stages: 'clasify' is no stage of the pipeline (classify)." in made.warnings
 
 

@@ -65,7 +65,7 @@ def set_up(
         InputError: A stage that no offer can run.
     """
     runs = _runs(pipeline, latency, offers)
-    misnamed = _unknown_stages(offers, pipeline)
+    misnamed = [*_unknown_stages(offers, pipeline), *_without_power(offers, budget)]
     used = {name for names in runs for name in names}
     warnings = [f"'{name}' has no time for any stage; it is left out." for name in offers.engines if name not in used]
     offers = msgspec.structs.replace(
@@ -114,6 +114,16 @@ def _unknown_stages(offers: Offers, pipeline: Pipeline) -> list[str]:
         if stage not in stages
     }
     return sorted(named)
+
+
+def _without_power(offers: Offers, budget: Budget) -> list[str]:
+    """What an hour of a mix leaves out where nobody states a tariff."""
+    if budget.power.tariff_per_kwh is not None or all(box.price_per_hour for box in offers.boxes.values()):
+        return []
+    return [
+        "power.tariff_per_kwh of the budget is not stated: what an hour of a mix costs, by which mixes are chosen, is "
+        "without power."
+    ]
 
 
 def _thin(traffic: Traffic, budget: Budget) -> list[str]:

@@ -22,6 +22,13 @@ def replaced(thing: object, **changes: object):
     return msgspec.structs.replace(thing, **changes)
 
 
+def test_what_draws_its_power_out_of_a_rent_needs_no_tariff() -> None:
+    rented = replaced(PRICES, parts={"server": Part(rent_per_hour=2.0), "gpu": Part(purchase=0.0)})
+    cost = tco.costs_by_year(GPU, replaced(BUDGET, power=Power()), rented, years=[2], carries=9.0)[0]
+    assert (cost.power, cost.cooling, cost.missing) == (0.0, 0.0, [])
+    assert cost.total == cost.at_least
+
+
 def test_a_total_is_the_sum_that_a_calculator_gives() -> None:
     two = tco.costs_by_year(GPU, BUDGET, PRICES, years=[2], carries=9.0)[0]
     watts = 100 + 2 * (40 + 0.5 * 200)

@@ -191,7 +191,7 @@ def _of_line(line: Line, budget: Budget, load: Array, count: Array, shocks: Shoc
     # Work is the same on more units; each then works less.
     watts = _mean_w(line, load * line.count / count)
     kwh = zero if not line.powered else (watts * count * later).sum(axis=1) * HOURS_PER_MONTH / 1000.0
-    tariff = _or_nan(budget.power.tariff_per_kwh) * shocks.tariff
+    power = _times(kwh, _or_nan(budget.power.tariff_per_kwh) * shocks.tariff)
     cooling = _or_nan(budget.power.cooling_factor) - 1.0
     space = _times(line.rack_units * present_units, _or_nan(budget.money.rack_unit_per_month) * np.ones(worlds))
     spares = _times(line.spares_share * present_units / 12.0, line.purchase * price)
@@ -199,8 +199,8 @@ def _of_line(line: Line, budget: Budget, load: Array, count: Array, shocks: Shoc
         purchase=purchase,
         rent=zero,
         depreciation=_times(gone, line.purchase * price),
-        power=kwh * tariff,
-        cooling=kwh * tariff * cooling,
+        power=power,
+        cooling=_times(power, cooling * np.ones(worlds)),
         space=space,
         migration=zero,
         upkeep=spares,
