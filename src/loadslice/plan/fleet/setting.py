@@ -120,10 +120,8 @@ def _without_power(offers: Offers, budget: Budget) -> list[str]:
     """What an hour of a mix leaves out where nobody states a tariff."""
     if budget.power.tariff_per_kwh is not None or all(box.price_per_hour for box in offers.boxes.values()):
         return []
-    return [
-        "power.tariff_per_kwh of the budget is not stated: what an hour of a mix costs, by which mixes are chosen, is "
-        "without power."
-    ]
+    left_out = "what an hour of a mix costs, by which mixes are chosen, is without power"
+    return [f"power.tariff_per_kwh of the budget is not stated: {left_out}."]
 
 
 def _thin(traffic: Traffic, budget: Budget) -> list[str]:
