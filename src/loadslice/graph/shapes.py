@@ -6,6 +6,7 @@ Where the schema cannot tell, the shape the file declares for the tensor is take
 Subgraphs are walked in place (`control`), so that weights and work inside If, Loop and Scan are seen.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -266,11 +267,12 @@ class _Walk:
 
 def _wrong_number(node: onnx.NodeProto) -> str | None:
     """An attribute that counts dimensions or outputs and cannot: onnx's own rules read past their memory by some."""
+    outputs, sides = len(node.output), (-RANK_MAX, RANK_MAX)
+    ranges = {"axis": sides, "axes": sides, "batch_dims": (0, RANK_MAX), "num_outputs": (outputs, outputs)}
     for attribute in node.attribute:
-        numbers = [*attribute.ints, attribute.i]
-        most = {"axis": RANK_MAX, "axes": RANK_MAX, "batch_dims": RANK_MAX, "num_outputs": len(node.output)}
-        least = 0 if attribute.name in {"batch_dims", "num_outputs"} else -RANK_MAX
-        if attribute.name in most and not all(least <= number <= most[attribute.name] for number in numbers):
+        numbers = list(attribute.ints) if attribute.type == onnx.AttributeProto.INTS else [attribute.i]
+        least, most = ranges.get(attribute.name, (-math.inf, math.inf))
+        if not all(least <= number <= most for number in numbers):
             return f"its attribute '{attribute.name}' cannot be {', '.join(map(str, numbers))}"
     return None
 

@@ -73,6 +73,7 @@ def test_a_side_of_0_of_an_input_is_open_as_the_user_is_told() -> None:
     [
         ("GatherND", ["x", "places"], {"batch_dims": -100}),
         ("Split", ["x"], {"num_outputs": 2**31}),
+        ("Split", ["x"], {"num_outputs": 0}),
     ],
 )
 def test_a_number_that_onnx_reads_past_its_memory_by_is_told_and_not_passed_on(
