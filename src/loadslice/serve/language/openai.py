@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from loadslice.backends.language.messages import Sampling
+from loadslice.spec import validation
 
 STOPS_MAX = 4
 STOP_LENGTH_MAX = 256
@@ -192,9 +193,12 @@ def _decode(decoder: "msgspec.json.Decoder[Any]", body: bytes | memoryview) -> A
     except msgspec.ValidationError as error:
         text, _, place = str(error).partition(" - at `$")
         parameter = place.rstrip("`").lstrip(".") or None
-        if parameter is None and "missing required field" in text:
+        said = validation.told(text, None, dict[str, Any])
+        if parameter is not None:
+            said = f"'{parameter}': {said}"
+        elif "missing required field" in text:
             parameter = text.rpartition("field ")[2].strip("`")
-        raise RequestError(text[:200] if parameter is None else f"'{parameter}': {text}"[:200], parameter) from error
+        raise RequestError(said[:200], parameter) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError("the body is not valid JSON") from error
 

@@ -88,6 +88,19 @@ def test_a_conversation_as_clients_send_it_back_is_taken() -> None:
     assert content_of(asked.messages[0]) == {"role": "assistant", "content": "hi"}
 
 
+@pytest.mark.parametrize(
+    ("body", "parameter", "said"),
+    [
+        (CHAT | {"max_tokens": "many"}, "max_tokens", "'max_tokens': wants a whole number or nothing, not a text"),
+        ({"model": "m"}, "messages", "'messages' is missing"),
+    ],
+)
+def test_a_field_of_another_type_is_refused_in_words(body: dict[str, Any], parameter: str, said: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        read_chat(json.dumps(body).encode())
+    assert (caught.value.text, caught.value.parameter) == (said, parameter)
+
+
 def test_choices_of_one_seed_are_not_those_of_the_next() -> None:
     def seeds(seed: int) -> list[int]:
         body = read_text(json.dumps(TEXT | {"seed": seed}).encode())
