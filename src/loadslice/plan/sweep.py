@@ -71,8 +71,7 @@ def local(judge: Judging, jobs: int) -> Runner:
     return run
 
 
-_Standing = tuple[tuple[int, ...], tuple[int, ...]]
-"""Engines and machines."""
+_Standing = tuple[tuple[int, ...], tuple[int, ...]]  # engines, machines
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +124,7 @@ class Ledger:
 
     def known(self, counts: Int64s, boxes: Int64s) -> Verdict | None:
         """What the file says of a fleet in these machines: their cores and their watts are in its figures."""
-        verdict = self._known.get((tuple(int(count) for count in counts), tuple(int(count) for count in boxes)))
+        verdict = self._known.get((tuple(counts.tolist()), tuple(boxes.tolist())))
         self.found += verdict is not None
         return verdict
 
