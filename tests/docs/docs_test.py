@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 from loadslice.app.cli import COMMANDS, root
-from loadslice.spec import budget, device, faults, latency, pipeline
+from loadslice.spec import budget, device, faults, kinds, latency, pipeline
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.report import Interval
@@ -105,6 +105,10 @@ def test_every_command_is_in_the_readme_and_the_readme_has_no_others() -> None:
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `loadslice (\w+)`", text, re.MULTILINE))
     assert named == set(COMMANDS)
+
+
+def test_what_messages_say_makes_a_document_is_a_command() -> None:
+    assert {command.split()[0] for command in kinds.MADE_BY.values()} <= set(COMMANDS)
 
 
 def test_characters_wrong_in_the_example_have_one_source() -> None:

@@ -9,7 +9,6 @@ else happens decides at once, and what has arrived before it with it.
 """
 
 import asyncio
-import logging
 import struct
 from array import array
 from collections.abc import Callable
@@ -25,9 +24,6 @@ from loadslice.serve.request import Batch, Passage, Request
 from loadslice.serve.residents import resident_stages
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.work import StageError, Work
-
-log = logging.getLogger(__name__)
-
 
 TURN_NS = 1_000_000
 """How long decisions and what they lead to on this thread may go on before the loop looks at its sockets again."""

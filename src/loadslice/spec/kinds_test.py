@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadslice.app.cli import COMMANDS
 from loadslice.spec import (
     access,
     budget,
@@ -93,7 +92,3 @@ def test_a_document_that_is_not_there_names_the_command_that_makes_one(tmp_path:
         latency.load(path)
     with pytest.raises(InputError, match="cannot be read, no such file"):
         budget.load(tmp_path / "budget.yaml")
-
-
-def test_what_makes_a_document_is_a_command() -> None:
-    assert {command.split()[0] for command in kinds.MADE_BY.values()} <= set(COMMANDS)

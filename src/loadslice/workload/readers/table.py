@@ -59,7 +59,11 @@ def choose(path: Path, header: list[str], said: Said) -> Chosen:
 
 
 def need(path: Path, header: list[str], names: Iterable[str]) -> None:
-    """Refuse a table that lacks one of these columns."""
+    """Refuse a table that lacks one of these columns.
+
+    Raises:
+        InputError: Names it, and those that are there.
+    """
     for name in names:
         if name not in header:
             raise InputError(f"{path}: no column '{name}'; found {', '.join(header)[:200]}.")
@@ -99,7 +103,18 @@ def read_rows(path: Path, rows: Callable[[], Iterator[pl.DataFrame]], chosen: Ch
 def parse_rows(
     path: Path, blocks: Iterator[pl.DataFrame], chosen: Chosen, said: Said, factors: Mapping[str, float]
 ) -> Parsed:
-    """Type rows of text; ``factors`` turns columns into the unit of their field."""
+    """Type rows of text.
+
+    Args:
+        path: For messages.
+        blocks: Rows of text with the number of their line.
+        chosen: Which columns.
+        said: What their owner says of them.
+        factors: Column -> what its numbers are multiplied by to be in the unit of their field.
+
+    Raises:
+        InputError: A value of the wrong type, with its line.
+    """
     time_column = next(column for column, field in chosen.fields.items() if field == "arrival_s")
     fields = {column: field for column, field in chosen.fields.items() if field != "arrival_s"}
     unit, absolute = said.time_unit, said.time_unit == "iso"
