@@ -6,7 +6,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -80,7 +81,10 @@ def serve_language(
     if profile is not None:
         known = load_profile(profile, language)
         language, costs, beside = with_links(language, known), costs_of(known), known.beside
-    limits = fitting(Limits(body_bytes_max=max_body_mb * MEBIBYTE), ports=1)
+    # Each request has a connection for as long as its answer grows.
+    connections = max(Limits().connections_max, language.max_sequences)
+    limits = fitting(Limits(body_bytes_max=max_body_mb * MEBIBYTE, connections_max=connections), ports=1)
+    granted = None if tokens is None else Access(access.load(tokens))
     server = LanguageServer(
         language,
         resolve_model(language.model, path.parent),
@@ -89,16 +93,37 @@ def serve_language(
         costs=costs,
         beside=beside,
         limits=limits,
-        access=None if tokens is None else Access(access.load(tokens)),
+        access=granted,
         journal=journal,
         console=console,
         tell=log.info,
     )
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_serve(server, ready_file, is_profiled=costs is not None, as_json=as_json))
+        reload = partial(reload_tokens, granted, tokens)
+        runner.run(_serve(server, ready_file, reload, is_profiled=costs is not None, as_json=as_json))
 
 
-async def _serve(server: LanguageServer, ready_file: Path | None, *, is_profiled: bool, as_json: bool) -> None:
+def reload_tokens(granted: Access | None, tokens: Path | None) -> None:
+    """Read the tokens again; with a file that cannot be used, and without one, everything stays as it is."""
+    if granted is None or tokens is None:
+        log.info("nothing is read again: there are no tokens, and a language file is read when a server starts")
+        return
+    try:
+        granted.replace(access.load(tokens))
+    except InputError as error:
+        log.error("tokens: as before, for %s", error)
+        return
+    log.info("reloaded tokens; a language file is read when a server starts")
+
+
+async def _serve(
+    server: LanguageServer,
+    ready_file: Path | None,
+    reload: Callable[[], None],
+    *,
+    is_profiled: bool,
+    as_json: bool,
+) -> None:
     asked_to_stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     signals = 0
@@ -114,6 +139,7 @@ async def _serve(server: LanguageServer, ready_file: Path | None, *, is_profiled
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask_to_stop)
+    loop.add_signal_handler(signal.SIGHUP, reload)
     log.info("loading language model %s, and measuring its engines one after the other", server.language.language)
     starting = asyncio.ensure_future(server.start())
     stopping = asyncio.ensure_future(asked_to_stop.wait())

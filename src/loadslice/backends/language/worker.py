@@ -5,6 +5,7 @@ standard output.
 """
 
 import argparse
+import contextlib
 import mmap
 import os
 import signal
@@ -258,14 +259,15 @@ def main(arguments: list[str] | None = None) -> None:
     except InputError as error:
         channel.send(m.encoder.encode(m.Failed(str(error))))
         return
-    channel.send(m.encoder.encode(engine.ready))
-    while raw := channel.recv(m.MESSAGE_BYTES_MAX):
-        answer = engine.obey(m.to_engine.decode(raw))
-        if answer is not None:
-            channel.send(m.encoder.encode(answer))
-        changes = engine.changes()
-        if changes is not None:
-            channel.send(m.encoder.encode(changes))
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the server has gone: nothing is to be said
+        channel.send(m.encoder.encode(engine.ready))
+        while raw := channel.recv(m.MESSAGE_BYTES_MAX):
+            answer = engine.obey(m.to_engine.decode(raw))
+            if answer is not None:
+                channel.send(m.encoder.encode(answer))
+            changes = engine.changes()
+            if changes is not None:
+                channel.send(m.encoder.encode(changes))
     os._exit(0)
 
 

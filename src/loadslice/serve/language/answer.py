@@ -27,12 +27,15 @@ STATUS = {
     Outcome.SHED: (503, "overloaded"),
     Outcome.EXPIRED: (504, "deadline_exceeded"),
     Outcome.FAILED: (502, "engine_failed"),
-    Outcome.CANCELLED: (499, "cancelled"),
 }
 """Status and code of what was not completed."""
 
-NO_ENGINE = (503, "no_engine")
-"""Of what no engine that is up can take: what none could ever take is refused before."""
+BY_REASON = {
+    Reason.INELIGIBLE: (503, "no_engine"),  # that is up: what none could ever take is refused before
+    Reason.DRAINING: (503, "stopping"),
+    Reason.CLIENT_GONE: (503, "stopping"),  # whoever is there to read this has not gone: the server ends what is inside
+}
+"""Where the reason says more."""
 
 
 class Choice:
@@ -233,9 +236,11 @@ class Answer:
         self._done(self)
 
     def _fail(self, request: LanguageRequest) -> None:
-        status, code = NO_ENGINE if request.reason is Reason.INELIGIBLE else STATUS[request.outcome]
+        status, code = BY_REASON.get(request.reason) or STATUS[request.outcome]
         reason = REASONS[request.reason].replace("_", " ")
         words = f"{request.outcome.name.lower()}: {reason}"
+        if code == "stopping":
+            words = "the server is stopping"
         if request.outcome is Outcome.FAILED and request.failure:
             words += f" ({request.failure})"
         error = RequestError(words, None, status=status, code=code)
