@@ -41,6 +41,7 @@ from loadslice.sim.record import (
     Q_TOKENS,
     Q_WORK,
     QUEUE_EXACT,
+    REQUEST_COLUMNS,
     T_BATCH_ROWS,
     T_DISPATCHED_NS,
     T_DONE_NS,
@@ -229,6 +230,20 @@ def begin_attempt(now_ns: int, record: Record, row: int, tag: int) -> None:
 
 
 @kernel
+def ask_alike(traffic: Traffic, asks: Int64s) -> None:
+    """Write down what all requests of a part ask alike."""
+    for column in range(REQUEST_COLUMNS):
+        asks[column] = traffic.alike[column]
+
+
+@kernel
+def ask(traffic: Traffic, request: int, asks: Int64s) -> None:
+    """Write down what one of them asks beside that. Of few traces it is more than a class, of none all there is."""
+    for place in range(traffic.differing.shape[0]):
+        asks[traffic.differing[place]] = traffic.values[place, traffic.first + request]
+
+
+@kernel
 def attempt(
     now_ns: int,
     seed: int,
@@ -239,13 +254,16 @@ def attempt(
     traffic: Traffic,
     behaviour: Behaviour,
     diary: Diary,
+    clockwork: Clockwork,
     record: Record,
 ) -> None:
     """An attempt of a request arrives."""
     rows = traffic.arrival_ns.shape[0]
     request = row if row < rows else row % rows
     number = 1 if row < rows else row // rows + 1
-    relative_ns = asked(traffic, request, Q_DEADLINE_NS)
+    asks = clockwork.asks
+    ask(traffic, request, asks)
+    relative_ns = asks[Q_DEADLINE_NS]
     if behaviour.timeout_ns > 0:
         clients.start_waiting(now_ns, seed, behaviour, diary, tag)
         if behaviour.states_deadline == 1:
@@ -253,15 +271,14 @@ def attempt(
         if behaviour.states_attempt == 0:
             number = 1
     deadline_ns = now_ns + relative_ns if relative_ns < c.FOREVER else c.FOREVER
-    work = asked(traffic, request, Q_WORK)
-    items = traffic.items[work, 0]
-    bucket = traffic.bucket[work, 0]
-    tokens = asked(traffic, request, Q_TOKENS)
-    source = asked(traffic, request, Q_SOURCE)
-    priority = asked(traffic, request, Q_PRIORITY)
-    level = asked(traffic, request, Q_PRECISION)
-    owner = asked(traffic, request, Q_TENANT)
-    key = asked(traffic, request, Q_KEY)
+    items = traffic.items[asks[Q_WORK], 0]
+    bucket = traffic.bucket[asks[Q_WORK], 0]
+    tokens = asks[Q_TOKENS]
+    source = asks[Q_SOURCE]
+    priority = asks[Q_PRIORITY]
+    level = asks[Q_PRECISION]
+    owner = asks[Q_TENANT]
+    key = asks[Q_KEY]
     begin_attempt(now_ns, record, row, tag)
     log_event(
         record,
@@ -282,10 +299,11 @@ def attempt_apart(
     traffic: Traffic,
     behaviour: Behaviour,
     diary: Diary,
+    clockwork: Clockwork,
     record: Record,
 ) -> None:
     """The same, where it is not worth inlining, for a trace in one part: there tags are rows."""
-    attempt(now_ns, seed, tag, tag, tables, state, traffic, behaviour, diary, record)
+    attempt(now_ns, seed, tag, tag, tables, state, traffic, behaviour, diary, clockwork, record)
 
 
 @rare
@@ -297,6 +315,7 @@ def client_acts(
     traffic: Traffic,
     behaviour: Behaviour,
     diary: Diary,
+    clockwork: Clockwork,
     record: Record,
 ) -> bool:
     """The first thing that clients have planned happens; their trace is in one part, so that tags are rows.
@@ -309,7 +328,7 @@ def client_acts(
     kind = diary.heap[0, clients.H_KIND]
     clients.drop_first(diary)
     if kind == clients.ATTEMPT:
-        attempt_apart(now_ns, seed, tag, tables, state, traffic, behaviour, diary, record)
+        attempt_apart(now_ns, seed, tag, tables, state, traffic, behaviour, diary, clockwork, record)
         return True
     known = record.attempts[tag]
     inside = known[A_OUTCOME] == 0
@@ -398,6 +417,7 @@ def run(
     to_tag = traffic.first_tag - arrival
     fault = record.counts[N_FAULTS]
     fault_ns = due_ns(faults, fault)
+    ask_alike(traffic, clockwork.asks)
     while arrival < rows or traffic.more == 0:
         done_slot = clockwork.earliest[1]
         done_ns = clockwork.done_ns[done_slot]
@@ -418,7 +438,9 @@ def run(
             return OVERFULL
         called = True
         if is_arrival:
-            attempt(now_ns, seed, arrival, arrival + to_tag, tables, state, traffic, behaviour, diary, record)
+            attempt(
+                now_ns, seed, arrival, arrival + to_tag, tables, state, traffic, behaviour, diary, clockwork, record
+            )
             arrival += 1
         elif done_ns == now_ns:
             complete(now_ns, done_slot, tables, state, traffic, clockwork, record)
@@ -433,7 +455,7 @@ def run(
             fault_ns = due_ns(faults, fault)
             record.counts[N_FAULTS] = fault
         else:
-            called = client_acts(now_ns, seed, tables, state, traffic, behaviour, diary, record)
+            called = client_acts(now_ns, seed, tables, state, traffic, behaviour, diary, clockwork, record)
         if called:
             carry_out(now_ns, seed, state, service, energy, traffic, behaviour, diary, clockwork, record)
         # Mostly the slot has been given another batch by now, and plays its matches with that alone.

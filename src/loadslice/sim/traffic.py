@@ -126,6 +126,7 @@ class Intake:
             arrival_ns=arrival_ns,
             alike=alike,
             place=place,
+            differing=np.array(list(differing), np.int64),
             values=values,
             first=0,
             items=self._items,
