@@ -12,6 +12,7 @@ from loadslice.sim import record as r
 from loadslice.sim.clients import Behaviour, empty_diary
 from loadslice.sim.clockwork import idle_clockwork
 from loadslice.sim.record import Record, Traffic
+from loadslice.sim.scene import Scene
 from loadslice.sim.service import GRID, Service, quantile_function
 from loadslice.spec import simulation as spec
 from loadslice.spec.latency import Milliseconds
@@ -105,16 +106,16 @@ class Course:
     def advance(self, traffic: Traffic, record: Record) -> int:
         """Simulate to the end of a part; the answer of `loop.run`."""
         prepared, behaviour = self.prepared, self.prepared.behaviour
-        return loop.run(
-            self.seed,
-            prepared.tables,
-            self.state,
-            prepared.service,
-            prepared.energy,
-            traffic,
-            prepared.faults,
-            behaviour,
-            empty_diary(len(traffic.arrival_ns), behaviour),
-            self._clockwork,
-            record,
+        scene = Scene(
+            tables=prepared.tables,
+            state=self.state,
+            service=prepared.service,
+            energy=prepared.energy,
+            traffic=traffic,
+            faults=prepared.faults,
+            behaviour=behaviour,
+            diary=empty_diary(len(traffic.arrival_ns), behaviour),
+            clockwork=self._clockwork,
+            record=record,
         )
+        return loop.run(self.seed, scene)

@@ -57,6 +57,7 @@ from loadslice.sim.record import (
     log_event,
     row_of,
 )
+from loadslice.sim.scene import Scene
 from loadslice.sim.service import Service, slot_ns
 from loadslice.spec.outcome import Outcome, Reason
 
@@ -381,37 +382,19 @@ def due_ns(faults: Int64s, fault: int) -> int:
 
 
 @entry(inlined=False)
-def run(
-    seed: int,
-    tables: Tables,
-    state: State,
-    service: Service,
-    energy: Energy,
-    traffic: Traffic,
-    faults: Int64s,
-    behaviour: Behaviour,
-    diary: Diary,
-    clockwork: Clockwork,
-    record: Record,
-) -> int:
+def run(seed: int, scene: Scene) -> int:
     """Simulate to the end of the last request, or of a part that others follow.
 
     Args:
         seed: Start of every draw.
-        tables: What never changes.
-        state: Fresh, or as the part before left it; idle again after the last.
-        service: Service-time distributions.
-        energy: Energy of batches, where it was measured.
-        traffic: Requests.
-        faults: [changes, FAULT_COLUMNS] in order of time.
-        behaviour: Clients.
-        diary: From `clients.empty_diary`; changed.
-        clockwork: From `idle_clockwork`; changed.
-        record: Filled.
+        scene: State, diary and clockwork are changed, the record is filled.
 
     Returns:
         Core calls made, or OVERFULL.
     """
+    tables, state, service, energy = scene.tables, scene.state, scene.service, scene.energy
+    traffic, faults, behaviour, diary = scene.traffic, scene.faults, scene.behaviour, scene.diary
+    clockwork, record = scene.clockwork, scene.record
     rows = traffic.arrival_ns.shape[0]
     arrival = traffic.carried.shape[0]
     to_tag = traffic.first_tag - arrival
