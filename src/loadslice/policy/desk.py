@@ -7,7 +7,7 @@ the effects of the event before included.
 
 from loadslice.policy import columns as c
 from loadslice.policy.batch_end import evacuate, fail_members, is_running, record_members, release
-from loadslice.policy.batching import start_all
+from loadslice.policy.batching import start_all, wake
 from loadslice.policy.breaker import is_quiet, on_time, remember_well
 from loadslice.policy.deadlines import HINT_FLOOR_NS, hint_ns
 from loadslice.policy.ends import COMPLETED, finish, mark_dirty, say, set_admission
@@ -41,7 +41,10 @@ def close(now_ns: int, tables: Tables, state: State) -> None:
     while done < state.counters[c.C_DIRTY]:
         engine = state.dirty[done]
         state.engines[engine, c.N_DIRTY] = 0
-        start_all(now_ns, tables, state, engine)
+        if state.engines[engine, c.N_QUEUED] > 0:
+            start_all(now_ns, tables, state, engine)
+        else:  # nothing may start, and the call for it would take longer than this
+            wake(now_ns, tables, state, engine)
         done += 1
     state.counters[c.C_DIRTY] = 0
     state.counters[c.C_NEXT_TIMER_NS] = state.timers[1]

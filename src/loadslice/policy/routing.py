@@ -218,7 +218,7 @@ def place(now_ns: int, tables: Tables, state: State, request: int, stage: int, a
     reason = PREFERRED
     ahead = ahead_ns(now_ns, tables, state, request) if row[c.R_DEADLINE_NS] < c.FOREVER else 0
     if how == c.PREFER_FASTEST:
-        engine = fastest(now_ns, tables, state, request)
+        engine = fastest(now_ns, tables, state, request, stage)
         reason = FASTEST
     elif how == c.PREFER_CHEAPEST:
         engine = cheapest(now_ns, tables, state, request, ahead)

@@ -12,7 +12,7 @@ import numpy as np
 
 from loadslice.policy import columns as c
 from loadslice.policy import desk, events
-from loadslice.policy.kernel import entry, kernel, rare
+from loadslice.policy.kernel import called, entry, kernel, rare
 from loadslice.policy.tables import Int64s, State, Tables
 from loadslice.sim import clients
 from loadslice.sim.clients import Behaviour, Diary
@@ -239,8 +239,17 @@ def ask_alike(traffic: Traffic, asks: Int64s) -> None:
 
 @kernel
 def ask(traffic: Traffic, request: int, asks: Int64s) -> None:
-    """Write down what one of them asks beside that. Of few traces it is more than a class, of none all there is."""
-    for place in range(traffic.differing.shape[0]):
+    """Write down what one of them asks beside that: mostly a class, and nothing else."""
+    if traffic.differing.shape[0] > 0:
+        asks[traffic.differing[0]] = traffic.values[0, traffic.first + request]
+    if traffic.differing.shape[0] > 1:
+        ask_more(traffic, request, asks)
+
+
+@called
+def ask_more(traffic: Traffic, request: int, asks: Int64s) -> None:
+    """The same for all but the first column that differs. Inlined, a loop is unrolled for many, and few come."""
+    for place in range(1, traffic.differing.shape[0]):
         asks[traffic.differing[place]] = traffic.values[place, traffic.first + request]
 
 
