@@ -106,7 +106,7 @@ def add_up(first: int, count: int, timeout_ns: int, traffic: Traffic, record: Re
     """
     requests = traffic.arrival_ns.shape[0]
     totals = sums.totals
-    # What every attempt adds to is a number here and goes back at the end: kept in memory, each would wait for the last.
+    # What every attempt adds to is a number here, and goes back at the end: in memory, each would wait for the last.
     latest_ns = totals[S_END_NS]
     words, answered, in_time, wrong, together_ns = 0, 0, 0, 0, 0
     for place in range(count):
