@@ -11,6 +11,7 @@ from loadslice.sim import simulate
 from loadslice.sim.course import Prepared
 from loadslice.sim.draws import t_95
 from loadslice.sim.model_error import of_draw
+from loadslice.sim.room import RecordRoom
 from loadslice.sim.service import of_run, quantile_function
 from loadslice.spec.latency import LatencyTable, Milliseconds
 from loadslice.spec.simulation import Simulation
@@ -39,10 +40,11 @@ def run(
     """
     first = simulate.run(prepared, seed=seed)
     by_factors = latency is not None and any(entry.error is not None for entry in latency.entries)
-    figures = []
+    figures, room = [], RecordRoom()
     for number in range(seed, seed + replicas):
         machine = prepared if latency is None else of_draw(prepared, latency, number)
-        figures.append(dict(_figures(simulate.summarise(simulate.run(in_run(machine, number), seed=number)))))
+        again = simulate.run(in_run(machine, number), seed=number, room=room)
+        figures.append(dict(_figures(simulate.summarise(again))))
     known = [name for name in figures[0] if all(name in other for other in figures)]
     return first, {name: _interval(name, [other[name] for other in figures], by_factors) for name in known}
 
