@@ -15,6 +15,7 @@ from loadslice.policy import desk, events
 from loadslice.policy.kernel import entry, kernel, rare
 from loadslice.policy.tables import Int64s, State, Tables
 from loadslice.sim import clients
+from loadslice.sim.attempts import ask_alike, attempt, attempt_apart
 from loadslice.sim.clients import Behaviour, Diary
 from loadslice.sim.clockwork import Clockwork, change_speed, set_done, set_speed
 from loadslice.sim.energy import Energy, batch_j
@@ -25,20 +26,12 @@ from loadslice.sim.record import (
     A_OUTCOME,
     A_REASON,
     A_START_NS,
-    A_TAG,
     A_WRONG,
     N_CALLS,
     N_EFFECTS,
     N_ENDED,
     N_EVENTS,
     N_FAULTS,
-    Q_DEADLINE_NS,
-    Q_KEY,
-    Q_PRECISION,
-    Q_PRIORITY,
-    Q_SOURCE,
-    Q_TENANT,
-    Q_TOKENS,
     Q_WORK,
     QUEUE_EXACT,
     T_BATCH_ROWS,
@@ -48,7 +41,6 @@ from loadslice.sim.record import (
     T_ENQUEUED_NS,
     T_REASON,
     T_VERSION,
-    TIMELINE_COLUMNS,
     Record,
     Traffic,
     asked,
@@ -56,6 +48,7 @@ from loadslice.sim.record import (
     log_event,
     row_of,
 )
+from loadslice.sim.scene import Scene
 from loadslice.sim.service import Service, slot_ns
 from loadslice.spec.outcome import Outcome, Reason
 
@@ -208,86 +201,6 @@ def complete(
     desk.on_batch_done(now_ns, tables, state, slot, epoch, results)
 
 
-@kernel
-def begin_passage(line: Int64s) -> None:
-    """Nothing has happened at a stage yet. The first stage's is written by itself: a loop becomes a call of memset."""
-    for column in range(TIMELINE_COLUMNS):
-        line[column] = -1
-
-
-@kernel
-def begin_attempt(now_ns: int, record: Record, row: int, tag: int) -> None:
-    """Begin the rows of an attempt that reaches the core."""
-    record.attempts[row, A_TAG] = tag
-    record.attempts[row, A_START_NS] = now_ns
-    record.attempts[row, A_OUTCOME] = 0
-    record.attempts[row, A_WRONG] = 0
-    if record.timeline.shape[0] > 0:
-        begin_passage(record.timeline[row, 0])
-        for stage in range(1, record.timeline.shape[1]):
-            begin_passage(record.timeline[row, stage])
-
-
-@kernel
-def attempt(
-    now_ns: int,
-    seed: int,
-    row: int,
-    tag: int,
-    tables: Tables,
-    state: State,
-    traffic: Traffic,
-    behaviour: Behaviour,
-    diary: Diary,
-    record: Record,
-) -> None:
-    """An attempt of a request arrives."""
-    rows = traffic.arrival_ns.shape[0]
-    request = row if row < rows else row % rows
-    number = 1 if row < rows else row // rows + 1
-    relative_ns = asked(traffic, request, Q_DEADLINE_NS)
-    if behaviour.timeout_ns > 0:
-        clients.start_waiting(now_ns, seed, behaviour, diary, tag)
-        if behaviour.states_deadline == 1:
-            relative_ns = min(relative_ns, behaviour.timeout_ns)
-        if behaviour.states_attempt == 0:
-            number = 1
-    deadline_ns = now_ns + relative_ns if relative_ns < c.FOREVER else c.FOREVER
-    work = asked(traffic, request, Q_WORK)
-    items = traffic.items[work, 0]
-    bucket = traffic.bucket[work, 0]
-    tokens = asked(traffic, request, Q_TOKENS)
-    source = asked(traffic, request, Q_SOURCE)
-    priority = asked(traffic, request, Q_PRIORITY)
-    level = asked(traffic, request, Q_PRECISION)
-    owner = asked(traffic, request, Q_TENANT)
-    key = asked(traffic, request, Q_KEY)
-    begin_attempt(now_ns, record, row, tag)
-    log_event(
-        record,
-        (events.ARRIVAL, now_ns, tag, priority, deadline_ns, items, bucket, tokens, source, level, number, owner, key),
-    )
-    desk.on_arrival(
-        now_ns, tables, state, tag, priority, deadline_ns, items, bucket, tokens, source, level, number, owner, key
-    )
-
-
-@rare
-def attempt_apart(
-    now_ns: int,
-    seed: int,
-    tag: int,
-    tables: Tables,
-    state: State,
-    traffic: Traffic,
-    behaviour: Behaviour,
-    diary: Diary,
-    record: Record,
-) -> None:
-    """The same, where it is not worth inlining, for a trace in one part: there tags are rows."""
-    attempt(now_ns, seed, tag, tag, tables, state, traffic, behaviour, diary, record)
-
-
 @rare
 def client_acts(
     now_ns: int,
@@ -297,6 +210,7 @@ def client_acts(
     traffic: Traffic,
     behaviour: Behaviour,
     diary: Diary,
+    clockwork: Clockwork,
     record: Record,
 ) -> bool:
     """The first thing that clients have planned happens; their trace is in one part, so that tags are rows.
@@ -309,7 +223,7 @@ def client_acts(
     kind = diary.heap[0, clients.H_KIND]
     clients.drop_first(diary)
     if kind == clients.ATTEMPT:
-        attempt_apart(now_ns, seed, tag, tables, state, traffic, behaviour, diary, record)
+        attempt_apart(now_ns, seed, tag, tables, state, traffic, behaviour, diary, clockwork, record)
         return True
     known = record.attempts[tag]
     inside = known[A_OUTCOME] == 0
@@ -362,42 +276,25 @@ def due_ns(faults: Int64s, fault: int) -> int:
 
 
 @entry(inlined=False)
-def run(
-    seed: int,
-    tables: Tables,
-    state: State,
-    service: Service,
-    energy: Energy,
-    traffic: Traffic,
-    faults: Int64s,
-    behaviour: Behaviour,
-    diary: Diary,
-    clockwork: Clockwork,
-    record: Record,
-) -> int:
+def run(seed: int, scene: Scene) -> int:
     """Simulate to the end of the last request, or of a part that others follow.
 
     Args:
         seed: Start of every draw.
-        tables: What never changes.
-        state: Fresh, or as the part before left it; idle again after the last.
-        service: Service-time distributions.
-        energy: Energy of batches, where it was measured.
-        traffic: Requests.
-        faults: [changes, FAULT_COLUMNS] in order of time.
-        behaviour: Clients.
-        diary: From `clients.empty_diary`; changed.
-        clockwork: From `idle_clockwork`; changed.
-        record: Filled.
+        scene: State, diary and clockwork are changed, the record is filled.
 
     Returns:
         Core calls made, or OVERFULL.
     """
+    tables, state, service, energy = scene.tables, scene.state, scene.service, scene.energy
+    traffic, faults, behaviour, diary = scene.traffic, scene.faults, scene.behaviour, scene.diary
+    clockwork, record = scene.clockwork, scene.record
     rows = traffic.arrival_ns.shape[0]
     arrival = traffic.carried.shape[0]
     to_tag = traffic.first_tag - arrival
     fault = record.counts[N_FAULTS]
     fault_ns = due_ns(faults, fault)
+    ask_alike(traffic, clockwork.asks)
     while arrival < rows or traffic.more == 0:
         done_slot = clockwork.earliest[1]
         done_ns = clockwork.done_ns[done_slot]
@@ -418,7 +315,9 @@ def run(
             return OVERFULL
         called = True
         if is_arrival:
-            attempt(now_ns, seed, arrival, arrival + to_tag, tables, state, traffic, behaviour, diary, record)
+            attempt(
+                now_ns, seed, arrival, arrival + to_tag, tables, state, traffic, behaviour, diary, clockwork, record
+            )
             arrival += 1
         elif done_ns == now_ns:
             complete(now_ns, done_slot, tables, state, traffic, clockwork, record)
@@ -433,7 +332,7 @@ def run(
             fault_ns = due_ns(faults, fault)
             record.counts[N_FAULTS] = fault
         else:
-            called = client_acts(now_ns, seed, tables, state, traffic, behaviour, diary, record)
+            called = client_acts(now_ns, seed, tables, state, traffic, behaviour, diary, clockwork, record)
         if called:
             carry_out(now_ns, seed, state, service, energy, traffic, behaviour, diary, clockwork, record)
         # Mostly the slot has been given another batch by now, and plays its matches with that alone.
