@@ -89,6 +89,16 @@ def held_classes(tables: Tables, state: State, engine: int) -> int:
 
 
 @kernel
+def first_class(state: State, engine: int) -> int:
+    """The highest class that waits on an engine where somebody does, found without guesses."""
+    first = c.CLASSES - 1
+    for step in range(1, c.CLASSES):
+        priority = c.CLASSES - 1 - step
+        first = priority if state.engines[engine, c.N_WAITING + priority] > 0 else first
+    return first
+
+
+@kernel
 def choose_class(now_ns: int, tables: Tables, state: State, engine: int) -> int:
     """The class whose turn it is: one that is owed its floor, else the highest that can be dispatched; -1: none can.
 
@@ -99,6 +109,13 @@ def choose_class(now_ns: int, tables: Tables, state: State, engine: int) -> int:
     held_back = held_classes(tables, state, engine)
     floors = tables.run[c.W_HAS_FLOORS] == 1
     chosen = -1
+    first = first_class(state, engine)
+    if state.engines[engine, c.N_WAITING + first] == state.engines[engine, c.N_QUEUED] and held_back == 0:
+        # One class alone has no need of floors, and of four questions three.
+        for priority in range(c.CLASSES):
+            state.choice[priority] = -1
+        state.choice[first] = ready_lane(now_ns, tables, state, engine, first)
+        return first if state.choice[first] >= 0 else -1
     for priority in range(c.CLASSES):
         lane = -1
         asked = chosen < 0 or tables.run[c.W_FLOOR_PPM + priority] > 0
@@ -126,10 +143,8 @@ def keep_floors(tables: Tables, state: State, engine: int, served: int) -> None:
     """A batch whose first is of class ``served`` was dispatched: who could have been, and was not, comes nearer."""
     credit = state.floors[engine]
     for priority in range(c.CLASSES):
-        if state.choice[priority] < 0:
-            credit[priority] = 0
-        else:
-            credit[priority] += tables.run[c.W_FLOOR_PPM + priority]
+        nearer = credit[priority] + tables.run[c.W_FLOOR_PPM + priority]
+        credit[priority] = 0 if state.choice[priority] < 0 else nearer
     credit[served] = max(0, credit[served] - c.PPM)
 
 

@@ -21,10 +21,9 @@ from loadslice.policy.layout import Int64s, State, Tables
 
 
 @kernel
-def enter(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> None:
-    """A request goes to an engine that admits it: note the epoch, and take a permit while half-open."""
+def enter(now_ns: int, tables: Tables, state: State, request: int, stage: int, engine: int) -> None:
+    """A request goes to an engine that admits it at its stage: note the epoch, and take a permit while half-open."""
     row = state.requests[request]
-    stage = row[c.R_STAGE]
     breaker = state.breakers[stage, engine]
     row[c.R_BREAKER_EPOCH] = breaker[c.X_EPOCH]
     if breaker[c.X_STATE] == c.HALF_OPEN:

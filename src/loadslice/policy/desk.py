@@ -7,7 +7,7 @@ the effects of the event before included.
 
 from loadslice.policy import columns as c
 from loadslice.policy.batch_end import evacuate, fail_members, is_running, record_members, release
-from loadslice.policy.batching import start_all
+from loadslice.policy.batching import start_all, wake
 from loadslice.policy.breaker import is_quiet, on_time, remember_well
 from loadslice.policy.deadlines import HINT_FLOOR_NS, hint_ns
 from loadslice.policy.ends import COMPLETED, finish, mark_dirty, say, set_admission
@@ -41,7 +41,10 @@ def close(now_ns: int, tables: Tables, state: State) -> None:
     while done < state.counters[c.C_DIRTY]:
         engine = state.dirty[done]
         state.engines[engine, c.N_DIRTY] = 0
-        start_all(now_ns, tables, state, engine)
+        if state.engines[engine, c.N_QUEUED] > 0:
+            start_all(now_ns, tables, state, engine)
+        else:  # nothing may start, and the call for it would take longer than this
+            wake(now_ns, tables, state, engine)
         done += 1
     state.counters[c.C_DIRTY] = 0
     state.counters[c.C_NEXT_TIMER_NS] = state.timers[1]
@@ -120,6 +123,10 @@ def on_arrival(
         counters[c.C_OUTCOMES + REJECTED] += 1
         say(state, c.OUTCOME, tag, REJECTED, refusal, door_hint_ns(now_ns, tables, state, refusal), 0)
         return c.REFUSED
+    version = c.STABLE
+    if counters[c.C_STEP] > 0:
+        version = version_for(tables, state, key)
+        counters[c.C_CANARY_INSIDE] += version
     row = state.requests[request]
     counters[c.C_FREE_HEAD] = row[c.R_NEXT]
     counters[c.C_IN_SYSTEM] += 1
@@ -127,10 +134,6 @@ def on_arrival(
     row[c.R_CLASS] = priority
     row[c.R_STAGE] = 0
     row[c.R_TENANT] = tenant
-    version = c.STABLE
-    if counters[c.C_STEP] > 0:
-        version = version_for(tables, state, key)
-        counters[c.C_CANARY_INSIDE] += version
     row[c.R_VERSION] = version
     row[c.R_BUCKET] = lane_for(tables, 0, bucket, version)
     row[c.R_ITEMS] = items
@@ -144,8 +147,8 @@ def on_arrival(
     if attempt <= 1:
         deposit(tables, state)
     epoch = row[c.R_EPOCH]
-    start_clock(now_ns, tables, state, request)
-    place(now_ns, tables, state, request, 0)
+    start_clock(now_ns, tables, state, request, 0)
+    place(now_ns, tables, state, request, 0, 0)
     close(now_ns, tables, state)
     return int(request) if row[c.R_EPOCH] == epoch else c.REFUSED
 
@@ -194,7 +197,7 @@ def on_batch_done(now_ns: int, tables: Tables, state: State, slot: int, epoch: i
             row[c.R_STAGE] += 1
             row[c.R_ITEMS] = results[index, 0]
             row[c.R_BUCKET] = lane_for(tables, row[c.R_STAGE], results[index, 1], row[c.R_VERSION])
-            start_clock(now_ns, tables, state, request)
+            start_clock(now_ns, tables, state, request, row[c.R_STAGE])
             place_apart(now_ns, tables, state, request)
     if quiet:
         remember_well(tables, state, stage, engine, well)

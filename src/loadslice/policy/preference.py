@@ -68,14 +68,13 @@ def first_in_order(tables: Tables, state: State, request: int) -> int:
 
 
 @kernel
-def fastest(now_ns: int, tables: Tables, state: State, request: int) -> int:
-    """The engine where a request is expected to end first; equal ones in the order of the file; -1: none may serve it.
+def fastest(now_ns: int, tables: Tables, state: State, request: int, stage: int) -> int:
+    """The engine where a request is expected to end its stage first; equal ones in the order of the file; -1: none may.
 
     Every engine is looked at for every request, so the look is three numbers in rows. Of a newcomer with one row and no
     wish for precision, at a stage whose engines are plain, they say all there is to say.
     """
     row = state.requests[request]
-    stage = row[c.R_STAGE]
     is_plain = stage == 0 and row[c.R_ITEMS] == 1 and row[c.R_PRECISION] == 0
     if not is_plain or tables.stages[stage, c.S_EXACT] == 0:
         return fastest_of_all(now_ns, tables, state, request)
@@ -156,4 +155,4 @@ def cheapest(now_ns: int, tables: Tables, state: State, request: int, ahead: int
             best = engine
             best_price = price
             best_ns = ends_ns
-    return int(best) if best >= 0 else fastest(now_ns, tables, state, request)
+    return int(best) if best >= 0 else fastest(now_ns, tables, state, request, stage)

@@ -20,11 +20,11 @@ def add_backlog(state: State, engine: int, priority: int, work_ns: int) -> None:
 
 
 @kernel
-def push(now_ns: int, tables: Tables, state: State, request: int, engine: int) -> None:
-    """Put a request at the tail of its FIFO on an engine."""
+def push(now_ns: int, tables: Tables, state: State, request: int, stage: int, engine: int) -> None:
+    """Put a request at the tail of the FIFO of its stage on an engine."""
     row = state.requests[request]
     priority = row[c.R_CLASS]
-    lane = tables.stages[row[c.R_STAGE], c.S_FIRST_LANE] + row[c.R_BUCKET]
+    lane = tables.stages[stage, c.S_FIRST_LANE] + row[c.R_BUCKET]
     fifo = state.lanes[lane, row[c.R_TENANT], engine, priority]
     head = fifo[c.L_HEAD]
     tail = fifo[c.L_TAIL]

@@ -134,17 +134,17 @@ def backup(now_ns: int, tables: Tables, state: State, request: int, engine: int,
 
 
 @kernel
-def settle(now_ns: int, tables: Tables, state: State, request: int, engine: int, reason: int) -> None:
-    """Queue a request on an engine that has room for it."""
+def settle(now_ns: int, tables: Tables, state: State, request: int, stage: int, engine: int, reason: int) -> None:
+    """Queue a request, which stands at ``stage``, on an engine that has room for it."""
     row = state.requests[request]
-    row[c.R_WORK_NS] = work_ns(tables, state, row[c.R_STAGE], engine, row[c.R_BUCKET], row[c.R_ITEMS])
+    row[c.R_WORK_NS] = work_ns(tables, state, stage, engine, row[c.R_BUCKET], row[c.R_ITEMS])
     row[c.R_LATEST_NS] = row[c.R_DEADLINE_NS]
-    if row[c.R_DEADLINE_NS] < c.FOREVER and tables.pairs[row[c.R_STAGE], engine, c.P_BATCH_SIZE] > 1:
+    if row[c.R_DEADLINE_NS] < c.FOREVER and tables.pairs[stage, engine, c.P_BATCH_SIZE] > 1:
         row[c.R_LATEST_NS] -= rest_ns(now_ns, tables, state, request)  # asked for by company alone
-    enter(now_ns, tables, state, request, engine)
-    push(now_ns, tables, state, request, engine)
-    say(state, c.PLACED, row[c.R_TAG], row[c.R_STAGE], engine, reason, request)
-    state.placed[row[c.R_STAGE], engine, reason] += 1
+    enter(now_ns, tables, state, request, stage, engine)
+    push(now_ns, tables, state, request, stage, engine)
+    say(state, c.PLACED, row[c.R_TAG], stage, engine, reason, request)
+    state.placed[stage, engine, reason] += 1
     counts = state.engines[engine]
     if reason == FAILOVER:
         counts[c.N_FAILOVER_IN] += 1
@@ -166,10 +166,10 @@ def no_engine_reason(tables: Tables, state: State, request: int) -> int:
 
 
 @kernel
-def start_clock(now_ns: int, tables: Tables, state: State, request: int) -> None:
-    """Start the stage's timeout for a request; it never outlives the deadline."""
+def start_clock(now_ns: int, tables: Tables, state: State, request: int, stage: int) -> None:
+    """Start the timeout of its stage for a request; it never outlives the deadline."""
     row = state.requests[request]
-    timeout_ns = tables.stages[row[c.R_STAGE], c.S_TIMEOUT_NS]
+    timeout_ns = tables.stages[stage, c.S_TIMEOUT_NS]
     row[c.R_EXPIRY_NS] = min(row[c.R_DEADLINE_NS], now_ns + timeout_ns if timeout_ns < c.FOREVER else c.FOREVER)
 
 
@@ -200,7 +200,7 @@ def make_room(now_ns: int, tables: Tables, state: State, request: int, engine: i
 
 
 @kernel
-def place(now_ns: int, tables: Tables, state: State, request: int, admitted: int) -> None:
+def place(now_ns: int, tables: Tables, state: State, request: int, stage: int, admitted: int) -> None:
     """Answer the five questions for a request that stands at a stage and in no queue.
 
     Args:
@@ -208,16 +208,17 @@ def place(now_ns: int, tables: Tables, state: State, request: int, admitted: int
         tables: What never changes.
         state: Changed.
         request: Its stage's clock runs already.
+        stage: Its own. At the door it is the first, and with a number in its place half of what is looked up there
+            stands where the compiler knows.
         admitted: 0 at the door, where no room is a refusal; 1 inside, where it drops what was admitted.
     """
     row = state.requests[request]
-    stage = row[c.R_STAGE]
     how = tables.stages[stage, c.S_PREFER]
     engine = -1
     reason = PREFERRED
     ahead = ahead_ns(now_ns, tables, state, request) if row[c.R_DEADLINE_NS] < c.FOREVER else 0
     if how == c.PREFER_FASTEST:
-        engine = fastest(now_ns, tables, state, request)
+        engine = fastest(now_ns, tables, state, request, stage)
         reason = FASTEST
     elif how == c.PREFER_CHEAPEST:
         engine = cheapest(now_ns, tables, state, request, ahead)
@@ -241,13 +242,13 @@ def place(now_ns: int, tables: Tables, state: State, request: int, admitted: int
         return
     if not has_room(tables, state, engine) and not make_room(now_ns, tables, state, request, engine, admitted):
         return
-    settle(now_ns, tables, state, request, engine, reason)
+    settle(now_ns, tables, state, request, stage, engine, reason)
 
 
 @rare
 def place_apart(now_ns: int, tables: Tables, state: State, request: int) -> None:
     """`place` inside, where it is not worth inlining."""
-    place(now_ns, tables, state, request, 1)
+    place(now_ns, tables, state, request, state.requests[request, c.R_STAGE], 1)
 
 
 @kernel
@@ -300,6 +301,7 @@ def try_again(now_ns: int, tables: Tables, state: State, request: int, same_engi
         return False
     row[c.R_ATTEMPTS] += 1
     row[c.R_EPOCH] += 1
-    start_clock(now_ns, tables, state, request)
-    settle(now_ns, tables, state, request, target, FAILOVER if target != row[c.R_ENGINE] else RETRY)
+    stage = row[c.R_STAGE]
+    start_clock(now_ns, tables, state, request, stage)
+    settle(now_ns, tables, state, request, stage, target, FAILOVER if target != row[c.R_ENGINE] else RETRY)
     return True

@@ -12,6 +12,7 @@ import numpy as np
 from loadslice.policy import columns as c
 from loadslice.policy.kernel import by_reference, kernel, rare
 from loadslice.policy.tables import Int64s, State
+from loadslice.sim.record import REQUEST_COLUMNS
 from loadslice.sim.service import Float64s, Service
 
 
@@ -37,6 +38,8 @@ class Clockwork(NamedTuple):
     """1 while answers are wrong"""
     results: Annotated[Int64s, "largest batch", 2]
     """Scratch: what a batch's members ask of the next stage"""
+    asks: Annotated[Int64s, REQUEST_COLUMNS]
+    """Scratch: what the request that arrives asks"""
 
 
 def idle_clockwork(state: State) -> Clockwork:
@@ -57,6 +60,7 @@ def idle_clockwork(state: State) -> Clockwork:
         pace_ppm=np.full(engines, c.PPM, np.int64),
         wrong=np.zeros(engines, np.int64),
         results=np.zeros((state.members.shape[1], 2), np.int64),
+        asks=np.zeros(REQUEST_COLUMNS, np.int64),
     )
 
 

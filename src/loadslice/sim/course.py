@@ -12,6 +12,8 @@ from loadslice.sim import record as r
 from loadslice.sim.clients import Behaviour, empty_diary
 from loadslice.sim.clockwork import idle_clockwork
 from loadslice.sim.record import Record, Traffic
+from loadslice.sim.room import RecordRoom
+from loadslice.sim.scene import Scene
 from loadslice.sim.service import GRID, Service, quantile_function
 from loadslice.spec import simulation as spec
 from loadslice.spec.latency import Milliseconds
@@ -79,18 +81,19 @@ class Course:
         """Requests that have arrived and not ended."""
         return int(self.state.counters[c.C_IN_SYSTEM])
 
-    def record(self, attempts: int, *, timed: bool) -> Record:
-        """Room of its own for what becomes of so many attempts, with or without their times at each stage."""
+    def record(self, attempts: int, *, timed: bool, room: RecordRoom | None = None) -> Record:
+        """Where to write what becomes of attempts, with or without times at each stage; no room: memory of its own."""
         # Of clients that may come back, most do not: those attempts keep what is written here.
         some_stay_away = self.prepared.behaviour.attempts > 1
-        shape = (attempts if timed else 0, *self._lasting.timeline.shape[1:])
+        room = RecordRoom() if room is None or some_stay_away else room
         record = self._lasting._replace(
-            attempts=np.zeros((attempts, r.ATTEMPT_COLUMNS), np.int64),
-            ended=np.empty(attempts, np.int64),
-            timeline=np.full(shape, -1, np.int64) if some_stay_away else np.empty(shape, np.int64),
+            attempts=room.attempts(attempts, overhead=self.prepared.overhead is not None),
+            ended=room.ended(attempts),
+            timeline=room.timeline(attempts if timed else 0, len(self.prepared.tables.stages)),
         )
         if some_stay_away:
             record.attempts[:, r.A_START_NS] = -1
+            record.timeline[...] = -1
         self.begin(record, 0)
         return record
 
@@ -107,16 +110,16 @@ class Course:
     def advance(self, traffic: Traffic, record: Record) -> int:
         """Simulate to the end of a part; the answer of `loop.run`."""
         prepared, behaviour = self.prepared, self.prepared.behaviour
-        return loop.run(
-            self.seed,
-            prepared.tables,
-            self.state,
-            prepared.service,
-            prepared.energy,
-            traffic,
-            prepared.faults,
-            behaviour,
-            empty_diary(len(traffic.arrival_ns), behaviour),
-            self._clockwork,
-            record,
+        scene = Scene(
+            tables=prepared.tables,
+            state=self.state,
+            service=prepared.service,
+            energy=prepared.energy,
+            traffic=traffic,
+            faults=prepared.faults,
+            behaviour=behaviour,
+            diary=empty_diary(len(traffic.arrival_ns), behaviour),
+            clockwork=self._clockwork,
+            record=record,
         )
+        return loop.run(self.seed, scene)

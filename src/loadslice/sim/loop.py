@@ -15,166 +15,35 @@ from loadslice.policy import desk, events
 from loadslice.policy.kernel import entry, kernel, rare
 from loadslice.policy.tables import Int64s, State, Tables
 from loadslice.sim import clients
+from loadslice.sim.attempts import ask_alike, attempt, attempt_apart
+from loadslice.sim.carry_out import carry_out
 from loadslice.sim.clients import Behaviour, Diary
-from loadslice.sim.clockwork import Clockwork, change_speed, set_done, set_speed
-from loadslice.sim.energy import Energy, batch_j
+from loadslice.sim.clockwork import Clockwork, change_speed, set_done
 from loadslice.sim.faults import DOWN, FAULT_AT_NS, FAULT_ENGINE, FAULT_KIND, FAULT_PPM, PACE, UP
 from loadslice.sim.record import (
     A_END_NS,
-    A_HINT_NS,
     A_OUTCOME,
-    A_REASON,
     A_START_NS,
-    A_TAG,
-    A_WRONG,
     N_CALLS,
     N_EFFECTS,
-    N_ENDED,
     N_EVENTS,
     N_FAULTS,
-    Q_DEADLINE_NS,
-    Q_KEY,
-    Q_PRECISION,
-    Q_PRIORITY,
-    Q_SOURCE,
-    Q_TENANT,
-    Q_TOKENS,
     Q_WORK,
-    QUEUE_EXACT,
-    T_BATCH_ROWS,
-    T_DISPATCHED_NS,
     T_DONE_NS,
-    T_ENGINE,
-    T_ENQUEUED_NS,
-    T_REASON,
-    T_VERSION,
-    TIMELINE_COLUMNS,
     Record,
     Traffic,
     asked,
-    cell_of_queue,
     log_event,
     row_of,
 )
-from loadslice.sim.service import Service, slot_ns
-from loadslice.spec.outcome import Outcome, Reason
+from loadslice.sim.scene import Scene
+from loadslice.sim.service import Service
+from loadslice.spec.outcome import Outcome
 
-COMPLETED, CANCELLED, NO_REASON = int(Outcome.COMPLETED), int(Outcome.CANCELLED), int(Reason.NONE)
+COMPLETED = int(Outcome.COMPLETED)
 
 OVERFULL = -1
 """The event log had too little room; nothing else can stop a run."""
-
-
-@kernel
-def start_batch(
-    now_ns: int,
-    seed: int,
-    state: State,
-    service: Service,
-    energy: Energy,
-    traffic: Traffic,
-    clockwork: Clockwork,
-    record: Record,
-    slot: int,
-) -> None:
-    """A batch starts on a well engine that has the machine to itself; `change_speed` knows better."""
-    batch = state.batches[slot]
-    stage = batch[c.B_STAGE]
-    engine = batch[c.B_ENGINE]
-    first = state.members[slot, 0, c.M_TAG]
-    took_ns = slot_ns(service, seed, now_ns, first, stage, engine, batch[c.B_BUCKET], batch[c.B_PADDED])
-    took_ns += batch[c.B_LOAD_NS]
-    clockwork.running[slot] = 1
-    clockwork.left_ns[slot] = took_ns
-    clockwork.since_ns[slot] = now_ns
-    clockwork.speed[slot] = 1.0
-    set_done(clockwork, slot, now_ns + max(1, int(took_ns + 0.5)))
-    if clockwork.pace_ppm[engine] != c.PPM:
-        pace = clockwork.pace_ppm[engine]
-        set_speed(now_ns, clockwork, slot, c.PPM / pace if pace > 0 else 0.0)
-    if energy.measured[engine] == 1:
-        record.batches_j[engine] += batch_j(energy, stage, engine, batch[c.B_BUCKET], batch[c.B_ROWS])
-    timed = record.timeline.shape[0] > 0
-    if timed or clockwork.wrong[engine] == 1:
-        for member in range(batch[c.B_COUNT]):
-            row = row_of(traffic, state.members[slot, member, c.M_TAG])
-            if clockwork.wrong[engine] == 1:
-                record.attempts[row, A_WRONG] = 1
-            if timed:
-                record.timeline[row, stage, T_DISPATCHED_NS] = now_ns
-                record.timeline[row, stage, T_BATCH_ROWS] = batch[c.B_ROWS]
-
-
-@kernel
-def end_attempt(
-    now_ns: int, seed: int, effect: Int64s, traffic: Traffic, behaviour: Behaviour, diary: Diary, record: Record
-) -> None:
-    """An attempt has its outcome; a client that is still there hears of it, and may come back."""
-    tag = effect[c.F_TAG]
-    row = row_of(traffic, tag)
-    attempt = record.attempts[row]
-    attempt[A_OUTCOME] = effect[c.F_A]
-    attempt[A_REASON] = effect[c.F_B]
-    attempt[A_HINT_NS] = effect[c.F_C]
-    attempt[A_END_NS] = now_ns
-    if record.timeline.shape[0] > 0 and effect[c.F_A] == COMPLETED and effect[c.F_B] == NO_REASON:
-        record.timeline[row, effect[c.F_D], T_DONE_NS] = now_ns
-    record.ended[record.counts[N_ENDED]] = row
-    record.counts[N_ENDED] += 1
-    # One that has cancelled planned itself what comes next.
-    refused = effect[c.F_A] != COMPLETED and effect[c.F_A] != CANCELLED
-    if behaviour.timeout_ns > 0 and refused and now_ns < attempt[A_START_NS] + behaviour.timeout_ns:
-        clients.come_back(now_ns, seed, behaviour, diary, tag, traffic.arrival_ns.shape[0], effect[c.F_C])
-
-
-@rare
-def write_effect(record: Record, effect: Int64s) -> None:
-    """Append one effect to the log of them."""
-    for column in range(c.EFFECT_COLUMNS):
-        record.effects[record.counts[N_EFFECTS], column] = effect[column]
-    record.counts[N_EFFECTS] += 1
-
-
-@kernel
-def carry_out(
-    now_ns: int,
-    seed: int,
-    state: State,
-    service: Service,
-    energy: Energy,
-    traffic: Traffic,
-    behaviour: Behaviour,
-    diary: Diary,
-    clockwork: Clockwork,
-    record: Record,
-) -> None:
-    """Do what the core has just said."""
-    started = False
-    for index in range(state.counters[c.C_EFFECTS]):
-        effect = state.effects[index]
-        kind = effect[c.F_KIND]
-        if record.effects.shape[0] > 0:
-            write_effect(record, effect)
-        if kind == c.OUTCOME:
-            end_attempt(now_ns, seed, effect, traffic, behaviour, diary, record)
-        elif kind == c.PLACED:
-            engine = effect[c.F_B]
-            waiting = state.engines[engine, c.N_QUEUED] * 1
-            record.queue_seen[engine, waiting if waiting < QUEUE_EXACT else cell_of_queue(waiting)] += 1
-            if diary.row.shape[0] > 0:
-                diary.row[effect[c.F_TAG]] = effect[c.F_D]
-            if record.timeline.shape[0] > 0:
-                line = record.timeline[row_of(traffic, effect[c.F_TAG]), effect[c.F_A]]
-                line[T_ENGINE] = engine
-                line[T_REASON] = effect[c.F_C]
-                line[T_ENQUEUED_NS] = now_ns
-                line[T_VERSION] = state.requests[effect[c.F_D], c.R_VERSION]
-        elif kind == c.DISPATCH:
-            start_batch(now_ns, seed, state, service, energy, traffic, clockwork, record, effect[c.F_TAG])
-            started = True
-    record.counts[N_CALLS] += 1
-    if started and service.cores < np.inf:
-        change_speed(now_ns, service, state, clockwork)
 
 
 @kernel
@@ -208,86 +77,6 @@ def complete(
     desk.on_batch_done(now_ns, tables, state, slot, epoch, results)
 
 
-@kernel
-def begin_passage(line: Int64s) -> None:
-    """Nothing has happened at a stage yet. The first stage's is written by itself: a loop becomes a call of memset."""
-    for column in range(TIMELINE_COLUMNS):
-        line[column] = -1
-
-
-@kernel
-def begin_attempt(now_ns: int, record: Record, row: int, tag: int) -> None:
-    """Begin the rows of an attempt that reaches the core."""
-    record.attempts[row, A_TAG] = tag
-    record.attempts[row, A_START_NS] = now_ns
-    record.attempts[row, A_OUTCOME] = 0
-    record.attempts[row, A_WRONG] = 0
-    if record.timeline.shape[0] > 0:
-        begin_passage(record.timeline[row, 0])
-        for stage in range(1, record.timeline.shape[1]):
-            begin_passage(record.timeline[row, stage])
-
-
-@kernel
-def attempt(
-    now_ns: int,
-    seed: int,
-    row: int,
-    tag: int,
-    tables: Tables,
-    state: State,
-    traffic: Traffic,
-    behaviour: Behaviour,
-    diary: Diary,
-    record: Record,
-) -> None:
-    """An attempt of a request arrives."""
-    rows = traffic.arrival_ns.shape[0]
-    request = row if row < rows else row % rows
-    number = 1 if row < rows else row // rows + 1
-    relative_ns = asked(traffic, request, Q_DEADLINE_NS)
-    if behaviour.timeout_ns > 0:
-        clients.start_waiting(now_ns, seed, behaviour, diary, tag)
-        if behaviour.states_deadline == 1:
-            relative_ns = min(relative_ns, behaviour.timeout_ns)
-        if behaviour.states_attempt == 0:
-            number = 1
-    deadline_ns = now_ns + relative_ns if relative_ns < c.FOREVER else c.FOREVER
-    work = asked(traffic, request, Q_WORK)
-    items = traffic.items[work, 0]
-    bucket = traffic.bucket[work, 0]
-    tokens = asked(traffic, request, Q_TOKENS)
-    source = asked(traffic, request, Q_SOURCE)
-    priority = asked(traffic, request, Q_PRIORITY)
-    level = asked(traffic, request, Q_PRECISION)
-    owner = asked(traffic, request, Q_TENANT)
-    key = asked(traffic, request, Q_KEY)
-    begin_attempt(now_ns, record, row, tag)
-    log_event(
-        record,
-        (events.ARRIVAL, now_ns, tag, priority, deadline_ns, items, bucket, tokens, source, level, number, owner, key),
-    )
-    desk.on_arrival(
-        now_ns, tables, state, tag, priority, deadline_ns, items, bucket, tokens, source, level, number, owner, key
-    )
-
-
-@rare
-def attempt_apart(
-    now_ns: int,
-    seed: int,
-    tag: int,
-    tables: Tables,
-    state: State,
-    traffic: Traffic,
-    behaviour: Behaviour,
-    diary: Diary,
-    record: Record,
-) -> None:
-    """The same, where it is not worth inlining, for a trace in one part: there tags are rows."""
-    attempt(now_ns, seed, tag, tag, tables, state, traffic, behaviour, diary, record)
-
-
 @rare
 def client_acts(
     now_ns: int,
@@ -297,6 +86,7 @@ def client_acts(
     traffic: Traffic,
     behaviour: Behaviour,
     diary: Diary,
+    clockwork: Clockwork,
     record: Record,
 ) -> bool:
     """The first thing that clients have planned happens; their trace is in one part, so that tags are rows.
@@ -309,7 +99,7 @@ def client_acts(
     kind = diary.heap[0, clients.H_KIND]
     clients.drop_first(diary)
     if kind == clients.ATTEMPT:
-        attempt_apart(now_ns, seed, tag, tables, state, traffic, behaviour, diary, record)
+        attempt_apart(now_ns, seed, tag, tables, state, traffic, behaviour, diary, clockwork, record)
         return True
     known = record.attempts[tag]
     inside = known[A_OUTCOME] == 0
@@ -362,42 +152,25 @@ def due_ns(faults: Int64s, fault: int) -> int:
 
 
 @entry(inlined=False)
-def run(
-    seed: int,
-    tables: Tables,
-    state: State,
-    service: Service,
-    energy: Energy,
-    traffic: Traffic,
-    faults: Int64s,
-    behaviour: Behaviour,
-    diary: Diary,
-    clockwork: Clockwork,
-    record: Record,
-) -> int:
+def run(seed: int, scene: Scene) -> int:
     """Simulate to the end of the last request, or of a part that others follow.
 
     Args:
         seed: Start of every draw.
-        tables: What never changes.
-        state: Fresh, or as the part before left it; idle again after the last.
-        service: Service-time distributions.
-        energy: Energy of batches, where it was measured.
-        traffic: Requests.
-        faults: [changes, FAULT_COLUMNS] in order of time.
-        behaviour: Clients.
-        diary: From `clients.empty_diary`; changed.
-        clockwork: From `idle_clockwork`; changed.
-        record: Filled.
+        scene: State, diary and clockwork are changed, the record is filled.
 
     Returns:
         Core calls made, or OVERFULL.
     """
+    tables, state, service, energy = scene.tables, scene.state, scene.service, scene.energy
+    traffic, faults, behaviour, diary = scene.traffic, scene.faults, scene.behaviour, scene.diary
+    clockwork, record = scene.clockwork, scene.record
     rows = traffic.arrival_ns.shape[0]
     arrival = traffic.carried.shape[0]
     to_tag = traffic.first_tag - arrival
     fault = record.counts[N_FAULTS]
     fault_ns = due_ns(faults, fault)
+    ask_alike(traffic, clockwork.asks)
     while arrival < rows or traffic.more == 0:
         done_slot = clockwork.earliest[1]
         done_ns = clockwork.done_ns[done_slot]
@@ -418,7 +191,9 @@ def run(
             return OVERFULL
         called = True
         if is_arrival:
-            attempt(now_ns, seed, arrival, arrival + to_tag, tables, state, traffic, behaviour, diary, record)
+            attempt(
+                now_ns, seed, arrival, arrival + to_tag, tables, state, traffic, behaviour, diary, clockwork, record
+            )
             arrival += 1
         elif done_ns == now_ns:
             complete(now_ns, done_slot, tables, state, traffic, clockwork, record)
@@ -433,7 +208,7 @@ def run(
             fault_ns = due_ns(faults, fault)
             record.counts[N_FAULTS] = fault
         else:
-            called = client_acts(now_ns, seed, tables, state, traffic, behaviour, diary, record)
+            called = client_acts(now_ns, seed, tables, state, traffic, behaviour, diary, clockwork, record)
         if called:
             carry_out(now_ns, seed, state, service, energy, traffic, behaviour, diary, clockwork, record)
         # Mostly the slot has been given another batch by now, and plays its matches with that alone.

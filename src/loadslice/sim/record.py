@@ -60,6 +60,8 @@ class Traffic(NamedTuple):
     """What each request asks, but for the columns in which they differ"""
     place: Annotated[Int64s, REQUEST_COLUMNS]
     """Row of ``values`` that holds a column; -1: all are alike in it"""
+    differing: Annotated[Int64s, "D"]
+    """Column that each row of ``values`` holds"""
     values: Annotated[Int64s, "D", "M"]
     """What requests ask in D columns, for the M of the part"""
     first: int
@@ -94,6 +96,7 @@ NO_TRAFFIC = Traffic(
     arrival_ns=np.zeros(0, np.int64),
     alike=np.zeros(REQUEST_COLUMNS, np.int64),
     place=np.full(REQUEST_COLUMNS, -1, np.int64),
+    differing=np.zeros(0, np.int64),
     values=np.zeros((0, 0), np.int64),
     first=0,
     items=np.zeros((0, 0), np.int64),

@@ -11,6 +11,7 @@ from loadslice.sim import simulate
 from loadslice.sim.course import Prepared
 from loadslice.sim.draws import NORMAL_95, t_95
 from loadslice.sim.model_error import of_draw
+from loadslice.sim.room import RecordRoom
 from loadslice.sim.service import of_run, quantile_function
 from loadslice.spec.latency import Drift, LatencyTable, Milliseconds
 from loadslice.spec.simulation import Simulation
@@ -49,12 +50,12 @@ def run(
     first = simulate.run(prepared, seed=seed)
     drift = latency.drift if latency is not None else None
     by_factors = latency is not None and any(entry.error is not None for entry in latency.entries)
-    figures, typical = [], []
+    figures, typical, room = [], [], RecordRoom()
     for number in range(seed, seed + replicas):
         machine = prepared if latency is None else of_draw(prepared, latency, number)
-        figures.append(_figures(simulate.run(in_run(machine, number), seed=number)))
+        figures.append(_figures(simulate.run(in_run(machine, number), seed=number, room=room)))
         if drift is not None and drift.misses is not None:
-            typical.append(_figures(simulate.run(unevenly_late(machine, number), seed=number)))
+            typical.append(_figures(simulate.run(unevenly_late(machine, number), seed=number, room=room)))
     known = [name for name in figures[0] if all(name in other for other in [*figures, *typical])]
     return first, {
         name: _interval(

@@ -16,6 +16,7 @@ from loadslice.sim.course import Course, Prepared
 from loadslice.sim.faults import lower_faults
 from loadslice.sim.pieces import Pieces, and_whether_more
 from loadslice.sim.record import NO_TRAFFIC, Record, Traffic
+from loadslice.sim.room import RecordRoom
 from loadslice.sim.service import Float64s, lower_service
 from loadslice.sim.tally import Tally
 from loadslice.sim.traffic import Intake
@@ -147,7 +148,14 @@ def warm() -> None:
     sums.warm()
 
 
-def run(prepared: Prepared, *, seed: int = 0, journal: bool = False, stages: bool = True) -> Run:
+def run(
+    prepared: Prepared,
+    *,
+    seed: int = 0,
+    journal: bool = False,
+    stages: bool = True,
+    room: RecordRoom | None = None,
+) -> Run:
     """Run once.
 
     Args:
@@ -155,6 +163,7 @@ def run(prepared: Prepared, *, seed: int = 0, journal: bool = False, stages: boo
         seed: Start of every draw.
         journal: Keep per-stage times and the event log whatever they cost.
         stages: Keep per-stage times as far as TIMELINE_CELLS_MAX allows; a search that only adds runs up does not ask.
+        room: For the record, which the next run in that room writes over; ``None``: the run keeps its own.
 
     Returns:
         The run; exactly one outcome per request.
@@ -165,7 +174,7 @@ def run(prepared: Prepared, *, seed: int = 0, journal: bool = False, stages: boo
     log_rows = attempts * (3 * stage_count + 4) + 1_024 if journal else 0
     while True:
         course = Course(prepared, seed, log_rows)
-        record = course.record(attempts, timed=timed)
+        record = course.record(attempts, timed=timed, room=room)
         if course.advance(prepared.traffic, record) != loop.OVERFULL:
             break
         log_rows *= 2

@@ -10,6 +10,7 @@ import msgspec
 import polars as pl
 
 from loadslice.spec import frames, parquet
+from loadslice.spec.classes import are_known
 from loadslice.spec.errors import InputError
 from loadslice.spec.files import reason, replacing
 from loadslice.spec.pipeline import CLASSES
@@ -88,7 +89,7 @@ def conform(frame: pl.DataFrame, place: str, locate: Locate = row_place, *, sort
             if frame.schema[name] == pl.Float64():
                 wrong = wrong | ~frame[name].is_finite()
             refuse_first(wrong, frame[name], f"{place}: {name}", "is negative or not finite", locate)
-    if "class" in frame.columns:
+    if "class" in frame.columns and not are_known(frame["class"]):
         wrong = frame["class"].is_not_null() & ~frame["class"].is_in(CLASSES)
         refuse_first(wrong, frame["class"], f"{place}: class", f"is not one of {', '.join(CLASSES)}", locate)
     # A column without a single value says "unknown", as its absence does.

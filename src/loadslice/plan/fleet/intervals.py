@@ -8,6 +8,7 @@ import numpy as np
 from loadslice.plan.fleet.judge import Judge, Verdict
 from loadslice.sim import replicas, simulate
 from loadslice.sim.draws import t_95
+from loadslice.sim.room import RecordRoom
 from loadslice.spec.uncertainty import perturbed
 
 REPLICAS = 8
@@ -27,11 +28,12 @@ def intervals(judge: Judge, verdict: Verdict, seed: int) -> dict[str, tuple[floa
         return None
     rng = np.random.default_rng(seed)
     figures: dict[str, list[float]] = {}
+    room = RecordRoom()
     for replica in range(seed + 1, seed + 1 + number):  # the fleet was chosen for how well the draws of `seed` went
         drawn = perturbed(judge.design.latency, rng)
         prepared = judge.with_latency(drawn).prepared(verdict.counts, verdict.boxes, verdict.policy)
         assert prepared is not None, "it was simulated before"
-        run = simulate.run(replicas.in_run(prepared, replica), seed=replica, stages=False)
+        run = simulate.run(replicas.in_run(prepared, replica), seed=replica, stages=False, room=room)
         again = judge.summed(run, verdict.counts, verdict.boxes, verdict.policy)
         for name, value in _figures(again):
             figures.setdefault(name, []).append(value)

@@ -4,6 +4,7 @@ A fleet that fails already in the busiest stretch, taken by itself and from an e
 wrong in the whole, is refused there: what came before could only have made its queues longer.
 """
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,7 @@ from loadslice.sim import energy, figures, simulate
 from loadslice.sim import record as r
 from loadslice.sim.course import Prepared
 from loadslice.sim.record import Traffic
+from loadslice.sim.room import RecordRoom
 from loadslice.spec.budget import Slo
 from loadslice.spec.latency import LatencyTable
 from loadslice.spec.outcome import Outcome, Reason
@@ -50,6 +52,16 @@ class Verdict:
     """That were simulated to know it."""
     misses: float
     """How far the worst promise is missed: figure over limit, 1 at the limit."""
+
+
+class _PerThread(threading.local):
+    """What a thread has of its own: searches judge fleets side by side."""
+
+    def __init__(self) -> None:
+        self.room = RecordRoom()
+
+
+_OWN = _PerThread()
 
 
 class Judge:
@@ -96,12 +108,16 @@ class Judge:
         spent = 0
         if screen and self._stretch is not None:
             part = prepared._replace(traffic=self._stretch)
-            verdict = self.summed(simulate.run(part, seed=self.seed, stages=False), counts, boxes, policy, whole=False)
+            verdict = self.summed(self._run(part), counts, boxes, policy, whole=False)
             spent = verdict.requests
             if not verdict.holds:
                 return verdict
-        verdict = self.summed(simulate.run(prepared, seed=self.seed, stages=False), counts, boxes, policy, whole=True)
+        verdict = self.summed(self._run(prepared), counts, boxes, policy, whole=True)
         return _with_requests(verdict, spent + verdict.requests)
+
+    def _run(self, prepared: Prepared) -> simulate.Run:
+        """A run that is summed up before this thread begins another."""
+        return simulate.run(prepared, seed=self.seed, stages=False, room=_OWN.room)
 
     def at_speed(self, speed: float) -> "Judge":
         """The same judge of the same requests, so many times as fast."""

@@ -101,7 +101,9 @@ register_default(Reference)(models.OpaqueModel)
 
 
 def by_reference(tables: type[T]) -> type[T]:
-    """Have compiled code take a NamedTuple of arrays and numbers by reference.
+    """Have compiled code take a NamedTuple of arrays, numbers and other such tuples by reference.
+
+    Tuples in a tuple lie in its frame, so that one pointer leads to all of them.
 
     All of its values must have arrays of one dtype, number of dimensions, layout (C) and, where the source states them,
     lengths, or calls raise `TypeError`.
@@ -114,6 +116,8 @@ def by_reference(tables: type[T]) -> type[T]:
     known: list[Reference] = []
 
     def field_type(name: str, value: Any, context: Any) -> Any:
+        if isinstance(value, tuple):
+            return typeof_impl(value, context)
         if not isinstance(value, np.ndarray):
             return {int: types.int64, float: types.float64}[hints[name]]
         return Cells(typeof_impl(value, context).dtype, value.ndim, f"{path}.{name}", lengths.get(name, ()))
@@ -129,18 +133,34 @@ def by_reference(tables: type[T]) -> type[T]:
 
 
 def _frame(context: Any, kind: Reference) -> Any:
-    return ir.LiteralStructType([context.get_value_type(field) for field in kind.fields.values()])
+    return ir.LiteralStructType(
+        [
+            _frame(context, field) if isinstance(field, Reference) else context.get_value_type(field)
+            for field in kind.fields.values()
+        ]
+    )
 
 
 @unbox(Reference)
 def _unbox_reference(kind: Reference, value: Any, c: Any) -> NativeValue:
     frame = cgutils.alloca_once(c.builder, _frame(c.context, kind))
+    is_error = _fill(kind, value, frame, c)
+    return NativeValue(c.builder.bitcast(frame, cgutils.voidptr_t), is_error=is_error)
+
+
+def _fill(kind: Reference, value: Any, frame: Any, c: Any) -> Any:
+    """Fill a frame from a tuple; whether anything in it is wrong."""
     is_error = cgutils.false_bit
-    values = []
+    values: list[Any] = []
     for position, field in enumerate(kind.fields.values()):
-        native = c.unbox(field, c.pyapi.tuple_getitem(value, position))
+        item, place = c.pyapi.tuple_getitem(value, position), cgutils.gep_inbounds(c.builder, frame, 0, position)
+        if isinstance(field, Reference):
+            values.append(None)
+            is_error = c.builder.or_(is_error, _fill(field, item, place, c))
+            continue
+        native = c.unbox(field, item)
         values.append(native.value)
-        c.builder.store(native.value, cgutils.gep_inbounds(c.builder, frame, 0, position))
+        c.builder.store(native.value, place)
         is_error = c.builder.or_(is_error, native.is_error)
         for axis in range(field.ndim if isinstance(field, Cells) else 0):
             first, first_axis = kind.length_at(position, axis)
@@ -152,7 +172,7 @@ def _unbox_reference(kind: Reference, value: Any, c: Any) -> NativeValue:
                 text = f"{field.table} has %zd cells in dimension {axis}, not %zd as {list(kind.fields)[first]}."
                 c.pyapi.err_format("PyExc_TypeError", text, found, wanted)
             is_error = c.builder.or_(is_error, is_wrong)
-    return NativeValue(c.builder.bitcast(frame, cgutils.voidptr_t), is_error=is_error)
+    return is_error
 
 
 @unbox(Cells)
@@ -221,6 +241,8 @@ class _Field(AttributeTemplate):
 def _get_field(context: Any, builder: Any, kind: Reference, value: Any, name: str) -> Any:
     frame = builder.bitcast(value, _frame(context, kind).as_pointer())
     position, field = list(kind.fields).index(name), kind.fields[name]
+    if isinstance(field, Reference):
+        return builder.bitcast(cgutils.gep_inbounds(builder, frame, 0, position), cgutils.voidptr_t)
 
     def member(*path: int) -> Any:
         found = apart(builder, builder.load(cgutils.gep_inbounds(builder, frame, 0, *path)), "frame")

@@ -41,6 +41,35 @@ def shelf() -> Shelf:
     return Shelf(np.arange(12).reshape(4, 3), np.zeros((2, 3, 4), np.int64), np.arange(4.0), np.arange(3), 3, 0.5)
 
 
+@by_reference
+class Room(NamedTuple):
+    shelf: Shelf
+    floor: Annotated[Int64s, 2]
+    doors: int
+
+
+@entry(inlined=False)
+def furnish(room: Room, place: int) -> float:
+    room.floor[place, 1] = room.shelf.boxes.shape[0] * room.doors
+    return work(room.shelf, place)
+
+
+def test_tuples_in_a_tuple_are_those_that_stand_alone() -> None:
+    alone, full = shelf(), Room(shelf(), np.zeros((3, 2), np.int64), 7)
+    assert furnish(full, 1) == work(alone, 1)
+    assert full.floor.tolist() == [[0, 0], [0, 28], [0, 0]]
+    assert full.shelf.boxes.tolist() == alone.boxes.tolist()
+    assert full.shelf.weights.tolist() == alone.weights.tolist()
+
+
+@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="NumPy itself takes any of these")
+def test_an_array_that_would_be_misread_is_refused_in_a_tuple_in_a_tuple() -> None:
+    full = Room(shelf(), np.zeros((3, 2), np.int64), 7)
+    furnish(full, 1)
+    with pytest.raises(TypeError, match=r"Shelf.labels has 4 cells in dimension 0, not 3 as grid\."):
+        furnish(full._replace(shelf=shelf()._replace(labels=np.arange(4))), 1)
+
+
 def test_cells_are_read_and_written_as_numpy_would() -> None:
     full = shelf()
     assert work(full, 1) == 334

@@ -8,29 +8,20 @@ from loadslice.policy.deadlines import HINT_FLOOR_NS
 from loadslice.policy.kernel import entry, kernel, rare
 from loadslice.policy.layout import Int64s
 from loadslice.policy.tokens import columns as c
-from loadslice.policy.tokens.ends import (
-    HOPELESS,
-    SHED,
-    fail_handover,
-    find_place,
-    finish,
-    forget,
-    sweep,
-)
-from loadslice.policy.tokens.estimate import learn, meet, prompt_ns, wait_for_second, wait_ns
+from loadslice.policy.tokens.ends import HOPELESS, SHED, fail_handover, finish, forget, sweep, watch_time
+from loadslice.policy.tokens.estimate import learn, meet, prompt_ns, wait_ns
 from loadslice.policy.tokens.layout import State, Tables
-from loadslice.policy.tokens.memory import await_import, give_back, give_back_prefill, give_back_slot, is_remote
-from loadslice.policy.tokens.queues import add_backlog, join, leave, mark, say, unwait, wait
+from loadslice.policy.tokens.memory import await_import, give_back_prefill, give_back_slot
+from loadslice.policy.tokens.queues import join, leave, mark, say, unwait, wait
 from loadslice.policy.tokens.router import choose_decode, choose_prefill, is_remote_route, route
+from loadslice.policy.tokens.rows import move, take_row
 from loadslice.policy.tokens.steps import plan_step
 from loadslice.spec.outcome import Outcome, Reason
 from loadslice.spec.route import Route
 
-COMPLETED, REJECTED, CANCELLED = int(Outcome.COMPLETED), int(Outcome.REJECTED), int(Outcome.CANCELLED)
-FAILED, ENGINE_FAILED = int(Outcome.FAILED), int(Reason.ENGINE_FAILED)
-NO_REASON, TABLE_FULL, QUEUE_FULL = int(Reason.NONE), int(Reason.TABLE_FULL), int(Reason.QUEUE_FULL)
-DISPLACED, INELIGIBLE, DRAINING = int(Reason.DISPLACED), int(Reason.INELIGIBLE), int(Reason.DRAINING)
-CLIENT_GONE = int(Reason.CLIENT_GONE)
+REJECTED, CANCELLED = int(Outcome.REJECTED), int(Outcome.CANCELLED)
+TABLE_FULL, QUEUE_FULL, DISPLACED = int(Reason.TABLE_FULL), int(Reason.QUEUE_FULL), int(Reason.DISPLACED)
+INELIGIBLE, DRAINING, CLIENT_GONE = int(Reason.INELIGIBLE), int(Reason.DRAINING), int(Reason.CLIENT_GONE)
 NO_ROUTE = int(Route.NONE)
 
 LATE_NS = 5_000_000_000
@@ -69,13 +60,6 @@ def close(now_ns: int, tables: Tables, state: State) -> None:
             done = 0
     state.counters[c.C_DIRTY] = 0
     state.counters[c.C_NEXT_TIMER_NS] = state.counters[c.C_EARLIEST_NS]
-
-
-@kernel
-def watch_time(state: State, at_ns: int) -> None:
-    """Have the sweep run at this time at the latest."""
-    if at_ns < state.counters[c.C_EARLIEST_NS]:
-        state.counters[c.C_EARLIEST_NS] = at_ns
 
 
 @rare
@@ -189,73 +173,6 @@ def on_arrival(
     watch_time(state, min(first_by_ns, deadline_ns))
     close(now_ns, tables, state)
     return int(sequence)
-
-
-@rare
-def hand_over(now_ns: int, tables: Tables, state: State, sequence: int) -> None:
-    """A prompt has been computed for another engine: have its KV taken there."""
-    row = state.sequences[sequence]
-    leave(state, sequence)
-    row[c.Q_STATUS] = c.HANDING_OVER
-    row[c.Q_EPOCH] += 1
-    row[c.Q_LEASE_NS] = now_ns + tables.run[c.T_LEASE_NS]
-    state.counters[c.C_HANDOVERS] += 1
-    watch_time(state, row[c.Q_LEASE_NS])
-    say(state, c.HAND_OVER, sequence, row[c.Q_PREFILL], row[c.Q_DECODE], row[c.Q_EPOCH])
-
-
-@rare
-def move(now_ns: int, tables: Tables, state: State, sequence: int) -> None:
-    """A sequence that stands in no list has lost an engine: give back what it holds and find it another place."""
-    row = state.sequences[sequence]
-    give_back(now_ns, state, sequence)
-    row[c.Q_LOST] = 0
-    row[c.Q_ATTEMPTS] += 1
-    find_place(now_ns, tables, state, sequence)
-
-
-@rare
-def take_row(now_ns: int, tables: Tables, state: State, engine: int, place: int, said: int) -> None:
-    """One row of a step has been computed."""
-    step = state.rows[engine, place]
-    sequence = step[c.P_SEQUENCE]
-    row = state.sequences[sequence]
-    row[c.Q_IN_STEP] = 0
-    if said == c.LATE and row[c.Q_DOOMED] == 0 and row[c.Q_LOST] == 0:
-        return
-    filling = row[c.Q_FILLING] == 1
-    if filling:
-        add_backlog(state, engine, sequence, -1)
-    row[c.Q_COMPUTED] += step[c.P_TOKENS]
-    if filling:
-        add_backlog(state, engine, sequence, 1)
-    if row[c.Q_DOOMED] == 1 or row[c.Q_LOST] == 1:
-        leave(state, sequence)
-        if row[c.Q_DOOMED] == 1:
-            forget(now_ns, state, sequence)
-        else:
-            move(now_ns, tables, state, sequence)
-        return
-    if said == c.LOST:
-        finish(now_ns, state, sequence, FAILED, ENGINE_FAILED, 0)
-        return
-    if step[c.P_SAMPLES] == 0:
-        return
-    row[c.Q_FILLING] = 0
-    gap_ns = now_ns - row[c.Q_LAST_NS] if row[c.Q_PRODUCED] > 0 else -1
-    state.gaps[engine, place] = gap_ns
-    if row[c.Q_HANDED] == 1:
-        row[c.Q_HANDED] = 0
-        if row[c.Q_PRODUCED] == 1:
-            wait_for_second(state, engine, gap_ns)
-    if row[c.Q_PRODUCED] == 0:
-        row[c.Q_FIRST_NS] = now_ns
-    row[c.Q_LAST_NS] = now_ns
-    row[c.Q_PRODUCED] += 1
-    if said == c.ENDS or row[c.Q_PRODUCED] >= row[c.Q_NEW_MAX]:
-        finish(now_ns, state, sequence, COMPLETED, NO_REASON, 0)
-    elif is_remote(state, sequence):
-        hand_over(now_ns, tables, state, sequence)
 
 
 @entry(inlined=False)

@@ -105,6 +105,13 @@ def preempt(now_ns: int, tables: Tables, state: State, sequence: int) -> None:
     find_place(now_ns, tables, state, sequence)
 
 
+@kernel
+def watch_time(state: State, at_ns: int) -> None:
+    """Have the sweep run at this time at the latest."""
+    if at_ns < state.counters[c.C_EARLIEST_NS]:
+        state.counters[c.C_EARLIEST_NS] = at_ns
+
+
 @rare
 def sweep(now_ns: int, tables: Tables, state: State) -> None:
     """End what is past a deadline, fail what is past its lease, and know when to look again."""
