@@ -51,7 +51,9 @@ def test_nothing_evaluates_text_and_arrays_are_read_without_pickle() -> None:
                 continue
             place = f"{path.relative_to(SOURCE)}:{node.lineno}"
             # Text that stands in the source is no text that was read.
-            is_literal = all(isinstance(argument, ast.Constant) for argument in node.args)
+            is_literal = (
+                all(isinstance(argument, ast.Constant) for argument in node.args) and ast.unparse(node.func) == "exec"
+            )
             if isinstance(node.func, ast.Name) and node.func.id in CALLS and not is_literal:
                 wrong.append(place)
             name = ast.unparse(node.func)
