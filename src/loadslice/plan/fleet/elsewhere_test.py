@@ -72,7 +72,7 @@ def setting() -> Setting:
 
 def test_a_stage_that_the_pipeline_does_not_have_and_a_tariff_that_nobody_states_are_named() -> None:
     trace = pl.DataFrame({"arrival_s": np.arange(50) / 10})
-    engines = {"cpu": cpu("server"), "gpu": msgspec.structs.replace(card("server"), stages=["clasify"])}
+    engines = {"cpu": cpu("server"), "gpu": msgspec.structs.replace(card("server"), stages=["classification"])}
     made = set_up(trace, specimen.pipeline(), measured(), offered(**engines), specimen.BUDGET)
     assert not any("without power" in warning for warning in made.warnings)
     unstated = msgspec.structs.replace(specimen.BUDGET, power=Power())
