@@ -78,7 +78,7 @@ def test_a_stage_that_the_pipeline_does_not_have_and_a_tariff_that_nobody_states
     unstated = msgspec.structs.replace(specimen.BUDGET, power=Power())
     dark = set_up(trace, specimen.pipeline(), measured(), offered(**engines), unstated)
     assert any("without power" in warning for warning in dark.warnings)
-    assert "'gpu': stages: 'clasify' is no stage of the pipeline (classify)." in made.warnings
+    assert "'gpu': stages: 'classification' is no stage of the pipeline (classify)." in made.warnings
 
 
 def test_a_time_that_is_taken_over_is_modelled_with_an_error_in_every_table_of_a_fleet() -> None:
