@@ -105,6 +105,13 @@ async def _refused(server: LanguageServer, _: Any) -> None:
             assert len(raw) < 1000, shown
             if parameter is not None:
                 assert (error["param"] or "").split("[")[0] == parameter, shown
+        # What cannot fit by its bytes alone is not even encoded, which would keep everybody waiting.
+        for path, asked in (
+            ("completions", TEXT | {"prompt": "up c: " * 50_000}),
+            ("chat/completions", CHAT | {"messages": [{"role": "user", "content": "roll: " * 50_000}]}),
+        ):
+            async with session.post(f"{server.url}/v1/{path}", data=body(asked)) as reply:
+                assert "the prompt alone has at least " in (await reply.json())["error"]["message"]
         assert server.state.counters[c.C_SUBMITTED] == 0
 
 

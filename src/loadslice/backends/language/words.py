@@ -48,6 +48,7 @@ class Words:
         """Tokens that are no text."""
         marks = sorted((self.pieces[token].decode(errors="replace") for token in self.specials), key=len, reverse=True)
         self._marks = re.compile("|".join(map(re.escape, marks))) if marks else None
+        self._longest = max(map(len, self.pieces))
         self._check(folder)
 
     def _check(self, folder: Path) -> None:
@@ -64,6 +65,10 @@ class Words:
     def cover(self, vocabulary: int) -> None:
         """Know as many tokens as an engine has: its matrix may be padded beyond the tokenizer's."""
         self.pieces += [b""] * (vocabulary - len(self.pieces))
+
+    def least_tokens(self, text: str) -> int:
+        """So many tokens text has at least, told without encoding it: none stands for more bytes than the longest."""
+        return -(-len(text.encode(errors="replace")) // self._longest)
 
     def encode(self, text: str) -> list[int]:
         """Tokens of text. What reads like one of the model's own marks is text here too, not the mark."""

@@ -3,6 +3,7 @@
 import json
 import secrets
 import time
+from collections.abc import Iterable
 
 from loadslice.backends.language.messages import Sampling
 from loadslice.backends.language.words import Words
@@ -55,7 +56,9 @@ class Completions:
         Raises:
             RequestError: It is refused.
         """
+        self._check_model(asked.model)
         messages = [content_of(message) for message in asked.messages]
+        self._check_length(message["content"] for message in messages)
         try:
             prompt = self._words.chat(messages)
         except ValueError as error:
@@ -70,7 +73,11 @@ class Completions:
         Raises:
             RequestError: It is refused.
         """
-        prompts = [self._words.encode(one) if isinstance(one, str) else list(one) for one in _prompts(asked.prompt)]
+        self._check_model(asked.model)
+        parts = _prompts(asked.prompt)
+        for part in parts:
+            self._check_length([part] if isinstance(part, str) else [])
+        prompts = [self._words.encode(one) if isinstance(one, str) else list(one) for one in parts]
         wanted = asked.max_tokens or DEFAULT_NEW
         self._submit(head, asked, caller, connection, prompts, wanted, asked.logprobs, chat=False)
 
@@ -87,9 +94,6 @@ class Completions:
         chat: bool,
     ) -> None:
         language, words = self._language, self._words
-        if asked.model != language.language:
-            text = f"the model '{asked.model[:64]}' does not exist; '{language.language}' is here"
-            raise RequestError(text, "model", status=404, code="model_not_found")
         for prompt in prompts:
             self._check_prompt(prompt, len(words.pieces))
         headers = caller.headers(head.headers) if caller is not ANYBODY else head.headers
@@ -173,15 +177,26 @@ class Completions:
             name = "logprobs" if sampling.logprobs else "logit_bias"
             raise RequestError(f"'{name}' is not offered by these engines", name, code="unsupported_parameter")
 
+    def _check_model(self, name: str) -> None:
+        if name != self._language.language:
+            text = f"the model '{name[:64]}' does not exist; '{self._language.language}' is here"
+            raise RequestError(text, "model", status=404, code="model_not_found")
+
+    def _check_length(self, texts: Iterable[str]) -> None:
+        """Refuse what cannot fit before it is encoded: a megabyte of text would keep everybody waiting."""
+        least = sum(map(self._words.least_tokens, texts))
+        if least >= self._language.context:
+            raise self._too_long(f"at least {least}")
+
+    def _too_long(self, tokens: str) -> RequestError:
+        text = f"this model's context is {self._language.context} tokens; the prompt alone has {tokens}"
+        return RequestError(text, "prompt", code="context_length_exceeded")
+
     def _check_prompt(self, prompt: list[int], vocabulary: int) -> None:
         if not prompt:
             raise RequestError("the prompt is empty", "prompt")
         if len(prompt) >= self._language.context:
-            raise RequestError(
-                f"this model's context is {self._language.context} tokens; the prompt alone has {len(prompt)}",
-                "prompt",
-                code="context_length_exceeded",
-            )
+            raise self._too_long(str(len(prompt)))
         if any(not 0 <= token < vocabulary for token in prompt):
             raise RequestError(f"a token is not between 0 and {vocabulary - 1}", "prompt")
 
