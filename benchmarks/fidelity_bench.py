@@ -1,6 +1,6 @@
 """How faithful predictions are: held-out traffic simulated, then served live several times by the very same plans.
 
-    python -m benchmarks.fidelity_bench --out out/fidelity            # about 14 minutes
+    python -m benchmarks.fidelity_bench --out out/fidelity            # about 17 minutes
     python -m benchmarks.fidelity_bench --out out/fidelity --quick    # about 4
 
 Every plan of `examples/ocr` and the `twins` (stages that only wait, so that little but the simulator's own error is
