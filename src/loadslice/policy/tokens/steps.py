@@ -1,9 +1,9 @@
 """What an engine's next step computes: who is admitted, whose prompt advances by how much, who is preempted.
 
 Rules of this file, in order: sequences that decode are never left out of a step, but for want of a block; what is left
-of the token budget goes to prompts, by class and age; a step in which somebody decodes is kept under the engine's
-limit by taking less of a prompt, yet a prompt always advances by `LEAST_TOKENS`; a waiting sequence takes the place of
-a running one only when its class is higher.
+of the token budget goes to prompts, by class and age; a step in which somebody decodes, or that somebody waits for, is
+kept under the engine's limit by taking less of a prompt, yet a prompt always advances by `LEAST_TOKENS`; a waiting
+sequence takes the place of a running one only when its class is higher.
 """
 
 from loadslice.policy.deadlines import HINT_FLOOR_NS
