@@ -67,8 +67,8 @@ class LanguageEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     chunk: int | None = None
     """Tokens of one prompt in one step at most; ``None``: the whole prompt."""
     step_ms_max: float | None = None
-    """A step in which somebody decodes, or that a hand-over waits for, takes less of a prompt than would make it longer;
-    ``None``: no limit."""
+    """A step in which somebody decodes, or that a hand-over waits for, takes less of a prompt than would make it
+    longer; ``None``: no limit."""
     prompt_max: int | None = None
     """Longest prompt that is computed here; ``None``: the context."""
     buckets: tuple[int, ...] = ()
